@@ -1,0 +1,1 @@
+"""Dialogues whose intent changes, and the graders of their source tasks. No torch, no ray."""

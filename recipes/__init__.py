@@ -1,0 +1,1 @@
+"""The command line and the recipes: the only package that knows all the others."""

@@ -1,0 +1,1 @@
+"""Losses, batches, student, teachers, checkpoints and the on-policy distillation loop."""
