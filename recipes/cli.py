@@ -1,0 +1,197 @@
+"""The command line: `fluxforge <job> [flags] [--recipe.key value ...]`.
+
+Each job imports its recipe only when it runs, so `fluxforge --help` needs neither torch nor ray. Every error
+raised on purpose is one message on stderr; the exit code is 2 for what the user can fix in the call or the
+files (settings, names, data), 1 for the rest, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
+
+JOBS = ("opd", "eval", "play", "report", "bench")
+USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
+RUNS = Path("runs")
+
+app = typer.Typer(
+    help="FluxForge: measure intent drift in multi-turn agents and train small models that repair it.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+ANY_KEY = {"allow_extra_args": True, "ignore_unknown_options": True}
+KEYS_HELP = "Any recipe key may follow as --key value, nested with dots: --opd.steps 4 --student.lr 2e-4."
+
+Name = Annotated[str | None, typer.Option(help="Run folder below runs/.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of dialogues, sampling and weights.")]
+Data = Annotated[Path | None, typer.Option(help="Folder of benchmark files (gsm8k/, bfcl/).")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="The same path in minutes.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+Wandb = Annotated[str | None, typer.Option(help="off, offline or online.")]
+Tracker = Annotated[str | None, typer.Option(help="Size name (tiny, 2b, 4b, 9b), model folder or owner/model.")]
+Recipe = Annotated[str, typer.Option(help="Recipe file, or the name of one in recipes/.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and its memory; start nothing.")]
+
+
+@app.command(context_settings=ANY_KEY, epilog=KEYS_HELP)
+def opd(
+    ctx: typer.Context,
+    name: Name = None,
+    seed: Seed = None,
+    data: Data = None,
+    smoke: Smoke = False,
+    resume: Resume = False,
+    wandb: Wandb = None,
+    tracker: Tracker = None,
+    recipe: Recipe = "opd",
+    dry_run: DryRun = False,
+) -> None:
+    """Train a tracker: warm-up, then on-policy distillation, measured before and after."""
+    config = _config(ctx, recipe, name, seed, data, smoke, resume, wandb, tracker)
+    from recipes import preflight
+
+    if dry_run:
+        return preflight.show(config, RUNS)
+    preflight.check(config, RUNS)
+    from recipes.opd import run
+
+    raise typer.Exit(run(config))
+
+
+@app.command("eval", context_settings=ANY_KEY, epilog=KEYS_HELP)
+def evaluate(
+    ctx: typer.Context,
+    model: Annotated[str | None, typer.Option(help="Model folder or checkpoint; default: the tracker.")] = None,
+    name: Name = None,
+    seed: Seed = None,
+    data: Data = None,
+    smoke: Smoke = False,
+    wandb: Wandb = None,
+    tracker: Tracker = None,
+    recipe: Recipe = "opd",
+    dry_run: DryRun = False,
+) -> None:
+    """Measure a tracker on held-out dialogues."""
+    config = _config(ctx, recipe, name, seed, data, smoke, False, wandb, tracker)
+    from recipes import preflight
+
+    if dry_run:
+        return preflight.show(config, RUNS, training=False)
+    preflight.check(config, RUNS, training=False)
+    from recipes.evaluate import run_eval
+
+    raise typer.Exit(run_eval(config, model) or 0)
+
+
+@app.command()
+def play(
+    family: Annotated[str, typer.Option(help="Family of the task.")] = "calls",
+    split: Annotated[str, typer.Option(help="Split of the task.")] = "heldout",
+    budget: Annotated[str, typer.Option(help="easy, medium, hard, or 1, 3, 5.")] = "easy",
+    seed: Annotated[int, typer.Option(help="Seed of the script.")] = 0,
+    index: Annotated[int, typer.Option(min=0, help="Which task, from 0.")] = 0,
+    condition: Annotated[str, typer.Option(help="clean, drift or turn_matched.")] = "drift",
+    data: Data = None,
+) -> None:
+    """Print one dialogue with the oracle state beside it."""
+    from envs.dialogue import CONDITIONS
+    from envs.task import get_family
+    from recipes.schema import BUDGETS
+
+    chosen = get_family(family)
+    if split not in chosen.splits:
+        raise unknown_name(f"split of {family}", split, chosen.splits)
+    if condition not in CONDITIONS:
+        raise unknown_name("condition", condition, CONDITIONS)
+    amount = BUDGETS.get(budget) or (int(budget) if budget in ("1", "3", "5") else None)
+    if amount is None:
+        raise unknown_name("budget", budget, [*BUDGETS, "1", "3", "5"])
+    from recipes.play import play as show
+
+    show(family, split, amount, seed, index, condition, data)
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="Run folder, or its name below runs/; default: the newest.")] = None,
+    name: Name = None,
+) -> None:
+    """Write report.html of a run."""
+    from recipes.runs import find_run
+
+    folder = find_run(RUNS, run or name)
+    from recipes.report import write_report
+
+    typer.echo(write_report(folder))
+
+
+@app.command()
+def bench(
+    rows: Annotated[str, typer.Option(help="Comma-separated bench modules; default: all.")] = "",
+    out: Annotated[Path, typer.Option(help="Where result.json goes.")] = RUNS / "bench",
+) -> None:
+    """Measure the figures of the design side by side with their references."""
+    from recipes.bench import run
+
+    typer.echo(run([row for row in rows.split(",") if row], out))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return the exit code (0, 1, 2 or 130); prints errors to stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words  # taken out here, so that it works before and after the job's name
+    words = [word for word in words if word != "--debug"]
+    try:
+        job = next((word for word in words if not word.startswith("-")), None)
+        if job is not None and job not in JOBS and words[0] == job:
+            raise unknown_name("job", job, JOBS)
+        # Non-standalone: typer returns the exit code of `typer.Exit` and raises usage errors and Ctrl-C.
+        return _exit_code(typer.main.get_command(app).main(words, prog_name="fluxforge", standalone_mode=False))
+    except FluxForgeError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"fluxforge: {error}", file=sys.stderr)
+        return 2 if isinstance(error, USER_ERRORS) else 1
+    except (KeyboardInterrupt, typer.Abort):
+        print("fluxforge: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # a bug: the whole traceback is wanted
+            raise
+        print(f"fluxforge: {error.format_message()} See: fluxforge --help", file=sys.stderr)  # type: ignore[attr-defined]
+        return 2
+
+
+def _exit_code(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _config(
+    ctx: typer.Context,
+    recipe: str,
+    name: str | None,
+    seed: int | None,
+    data: Path | None,
+    smoke: bool,
+    resume: bool,
+    wandb: str | None,
+    tracker: str | None,
+) -> Any:
+    from recipes.config import load_config
+
+    flags = {"name": name, "seed": seed, "data": data, "wandb": wandb, "tracker": tracker}
+    given = {key: value for key, value in flags.items() if value is not None}
+    given |= {key: True for key, on in (("smoke", smoke), ("resume", resume)) if on}
+    return load_config(recipe, ctx.args, flags=given, runs=RUNS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
