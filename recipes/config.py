@@ -23,7 +23,7 @@ from recipes.schema import OpdConfig
 HERE = Path(__file__).parent
 TRACKERS = HERE / "trackers.yaml"
 COMMAND_LINE = "the command line"
-WHOLE = ("opd.loss", "env.condition_mix")
+WHOLE = ("env.condition_mix",)
 """Mappings that a later layer replaces as a whole."""
 NOT_COMPARED = ("name", "resume", "wandb", "data", "engine", "checkpoint")
 """Settings that may differ between a run and its resumption: they do not change what is learned."""
@@ -242,8 +242,6 @@ def _merge(base: dict[str, Any], layer: Mapping[str, Any], source: str, origin: 
     for key, value in layer.items():
         dotted = f"{prefix}{key}"
         origin[dotted] = source
-        # A whole mapping replaces the one below it, but single weights from the command line (--opd.loss.state 1)
-        # arrive as a mapping too; to keep one rule they replace as well.
         if isinstance(value, Mapping) and dotted not in WHOLE:
             below = base.get(key)
             base[key] = dict(below) if isinstance(below, Mapping) else {}

@@ -17,7 +17,6 @@ from envs.dialogue import CONDITIONS
 from envs.errors import ConfigError, unknown_name
 
 BUDGETS = {"easy": 1, "medium": 3, "hard": 5}
-LOSSES = ("full", "expert", "sampled", "state")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that vLLM can serve
 
 
@@ -144,47 +143,38 @@ class OpdSettings(Part):
     """`privileged`: the frozen warm start, shown the expert edits; `model`: another model; `oracle`: no model."""
     teacher_model: str | None = None
     """Tracker name or model folder of teacher `model`."""
-    loss: dict[str, float] = {"full": 1.0}
-    """Weight of each loss: full, expert, sampled, state. A bare name means weight 1."""
+    loss: Literal["full", "expert", "sampled", "state", "imitation"] = "full"
+    """`full` divergence over the vocabulary; `expert` cross-entropy to the expert edit; `sampled` per-token policy
+    gradient; `state` advantage from the state score; `imitation` oracle logs again, the off-policy control."""
     beta: float = Field(1.0, ge=0, le=1)
     """Generalised JSD of loss `full`: 0 forward KL, 1 reverse KL, between them JSD."""
     ratio_clip: float = Field(2.0, gt=0)
     """Largest importance ratio of `sampled` and `state`."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the student's rollouts."""
-    max_tokens: int = Field(96, ge=1)
+    max_tokens: int = Field(48, ge=1)
     """Longest tracker output of one turn, in tokens."""
-
-    @field_validator("loss", mode="before")
-    @classmethod
-    def _bare_name(cls, loss: Any) -> Any:
-        return {name: 1.0 for name in _names(loss)} if isinstance(loss, str) else loss
-
-    @field_validator("loss")
-    @classmethod
-    def _known_losses(cls, loss: dict[str, float]) -> dict[str, float]:
-        return _weights(loss, "loss", LOSSES)
+    compute_budget_pflop: float | None = Field(None, gt=0)
+    """End the phase when its counted compute is spent (6 P a trained token, 2 P a generated or scored one, P
+    parameters; in 1e15); null: only `steps` ends it."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> OpdSettings:
-        used = [name for name, weight in self.loss.items() if weight > 0]
-        for name in ("full", "sampled"):
-            if name in used and self.teacher == "oracle":
-                raise ConfigError(
-                    f"loss {name!r} needs a teacher's log-probs and teacher 'oracle' has none; use teacher 'privileged' "
-                    f"or 'model', or loss 'expert' or 'state'"
-                )
-        if "state" in used and self.group < 2:
+        if self.loss in ("full", "sampled") and self.teacher == "oracle":
+            raise ConfigError(
+                f"loss {self.loss!r} needs a teacher's log-probs and teacher 'oracle' has none; use teacher "
+                f"'privileged' or 'model', or loss 'expert' or 'state'"
+            )
+        if self.loss == "state" and self.group < 2:
             raise ConfigError(
                 f"loss 'state' compares samples of one dialogue with each other, so it needs group >= 2, got "
                 f"{self.group}; set opd.group to 4, say"
             )
-        for name in ("sampled", "state"):
-            if name in used and self.temperature != 1.0:
-                raise ConfigError(
-                    f"loss {name!r} corrects by importance ratios of the model's own probabilities, which are those "
-                    f"sampled from only at temperature 1, got {self.temperature}; set opd.temperature to 1"
-                )
+        if self.loss in ("sampled", "state") and self.temperature != 1.0:
+            raise ConfigError(
+                f"loss {self.loss!r} corrects by ratios of the model's own probabilities, which are those sampled "
+                f"from only at temperature 1, got {self.temperature}; set opd.temperature to 1"
+            )
         if self.teacher == "model" and self.teacher_model is None:
             raise ConfigError("teacher 'model' needs teacher_model: a tracker name or a model folder")
         if self.teacher != "model" and self.teacher_model is not None:
