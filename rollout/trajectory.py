@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from envs.dialogue import Dialogue
+from rollout.tracker import Derived
 
 
 @dataclass(slots=True)
@@ -14,7 +15,9 @@ class TrackedTurn:
 
     `context_ids` are the tokens appended before the tracker writes (system prompt and user message, or the
     next message); `output_ids` what it wrote, stop id included if it was sampled; `logprobs` one per output id.
-    `log` is the tracker's state after the turn (key -> text, in order); `malformed` its lines that did not parse.
+    `log` is the tracker's state after the turn (key -> text, in order); `malformed` its lines that did not parse,
+    `lines` those that did, `missed` those that named something absent. `derived` holds the live conclusions.
+    `forced` marks a turn whose output was given (a slip to recover from), not sampled.
     """
 
     context_ids: list[int]
@@ -26,6 +29,10 @@ class TrackedTurn:
     finish_reason: str = "stop"
     weight_version: int = 0
     cached_tokens: int = 0
+    forced: bool = False
+    lines: int = 1
+    missed: int = 0
+    derived: dict[str, Derived] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
