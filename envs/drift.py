@@ -8,6 +8,7 @@ depend on each other share a queue.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ def _lengthen(
 
 def _walk(path: Sequence[Goal]) -> list[Edit]:
     """Return the edits that state the first goal and replace it by each next one."""
-    replaced: list[Edit] = [Replace(old, new) for old, new in zip(path, path[1:], strict=False)]
+    replaced: list[Edit] = [Replace(old, new) for old, new in itertools.pairwise(path)]
     return [Add(path[0]), *replaced]
 
 
