@@ -73,9 +73,10 @@ class IntentState:
     conclusions: tuple[Conclusion, ...] = ()
 
     def __post_init__(self) -> None:
-        ids = [goal.id for goal in self.goals]
+        # Supports name goals and conclusions alike, so one id must mean one thing.
+        ids = [item.id for item in (*self.goals, *self.conclusions)]
         if len(set(ids)) != len(ids):
-            raise DuplicateGoal(f"a state holds each goal id once, got {ids}")
+            raise DuplicateGoal(f"a state holds each id once, got {ids}")
 
     def _key(self) -> tuple[object, ...]:
         return frozenset(self.goals), self.function, frozenset(self.conclusions)
@@ -112,14 +113,15 @@ def apply(state: IntentState, edit: Edit) -> IntentState:
     match edit:
         case Add(goal):
             _refuse_present(goals, goal, edit)
-            return replace(state, goals=(*goals, goal))
+            return IntentState((*goals, goal), state.function, state.conclusions)
         case Delete(goal):
             goals.pop(_index(goals, goal, edit))
             return _drop_conclusions(state, goals, goal.id)
         case Replace(old, new):
             at = _index(goals, old, edit)
-            _refuse_present([goal for goal in goals if goal.id != old.id], new, edit)
-            goals[at] = new
+            goals.pop(at)
+            _refuse_present(goals, new, edit)
+            goals.insert(at, new)
             return _drop_conclusions(state, goals, old.id)
         case Switch(old, new):
             if old != state.function:
@@ -172,6 +174,9 @@ def goal_to_dict(goal: Goal) -> dict[str, Any]:
 
 
 def goal_from_dict(data: dict[str, Any]) -> Goal:
+    """Inverse of `goal_to_dict`. Raises `DataError` where id or text is missing or no text."""
+    if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in ("id", "text")):
+        raise DataError(f"a goal needs the texts `id` and `text`, got {data!r}")
     return Goal(data["id"], data["text"], data.get("slot"), data.get("value"))
 
 
@@ -189,16 +194,18 @@ def edit_to_dict(edit: Edit) -> dict[str, Any]:
 
 
 def edit_from_dict(data: dict[str, Any]) -> Edit:
-    """Inverse of `edit_to_dict`. Raises `DataError` for an unknown `op`."""
+    """Inverse of `edit_to_dict`. Raises `DataError` for an unknown `op` or a goal that is missing."""
     match data.get("op"):
         case "add":
-            return Add(goal_from_dict(data["new"]))
+            return Add(goal_from_dict(data.get("new", {})))
         case "delete":
-            return Delete(goal_from_dict(data["old"]))
+            return Delete(goal_from_dict(data.get("old", {})))
         case "replace":
-            return Replace(goal_from_dict(data["old"]), goal_from_dict(data["new"]))
+            return Replace(goal_from_dict(data.get("old", {})), goal_from_dict(data.get("new", {})))
+        case "switch" if isinstance(data.get("new"), str):
+            return Switch(data.get("old"), data["new"])
         case "switch":
-            return Switch(data["old"], data["new"])
+            raise DataError(f"a switch needs the name of the `new` function, got {data!r}")
         case op:
             raise DataError(f"unknown edit op {op!r}; known: add, delete, replace, switch")
 
@@ -240,8 +247,9 @@ def _index(goals: list[Goal], goal: Goal, edit: Edit) -> int:
 
 
 def _refuse_present(goals: list[Goal], goal: Goal, edit: Edit) -> None:
-    if any(known.id == goal.id for known in goals):
-        raise DuplicateGoal(f"{edit} adds a goal whose id is already in the state")
+    for known in goals:
+        if known.id == goal.id:
+            raise DuplicateGoal(f"{edit} adds a goal whose id is already in the state")
 
 
 def _drop_conclusions(state: IntentState, goals: list[Goal], gone_id: str) -> IntentState:
@@ -250,4 +258,4 @@ def _drop_conclusions(state: IntentState, goals: list[Goal], gone_id: str) -> In
     while dying := [c for c in kept if c.supports & gone]:
         gone |= {c.id for c in dying}
         kept = [c for c in kept if c.id not in gone]
-    return replace(state, goals=tuple(goals), conclusions=tuple(kept))
+    return IntentState(tuple(goals), state.function, tuple(kept))
