@@ -37,7 +37,7 @@ def read_jsonl(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, dic
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise DataError(
-                    f"{path}, row {row + 1}: not JSON ({error.msg}, column {error.colno}). Is the file cut short?"
+                    f"{path}, row {row + 1}: not JSON ({error.msg}, column {error.colno}); is it cut short?"
                 ) from None
             if not isinstance(record, dict):
                 raise DataError(f"{path}, row {row + 1}: expected a JSON object, got {type(record).__name__}")

@@ -16,11 +16,11 @@ from fractions import Fraction
 from envs.calculator import Step, evaluate
 from envs.families._gsm8k_text import Number, numbers
 
-# A constant counts as explained (and a question number of that value as doubtful) where the wording hints at it.
+# Where the wording hints at a constant, it is explained, and a question number of that value is doubtful.
 _CONSTANTS: dict[Fraction, str] = {
     Fraction(value): hint
     for value, hint in {
-        "2": r"half|halve|double|both|couple|pair|weekend|round.?trip|twin|each other|there and back|semi|two",
+        "2": r"half|halve|double|both|couple|pair|weekend|round.?trip|twin|each other|and back|semi|two",
         "3": r"third|triple|thrice|yard|trio|triplet|triangle|three",
         "4": r"quarter|fourth|quadruple|month|square|quart|season",
         "5": r"fifth|weekday|nickel|week|quintuple|school|penta",
@@ -75,7 +75,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """`sources[(step, leaf)]` for every leaf that is certain; `linked` names (goal, number) that may be changed."""
+    """`sources[(step, leaf)]` for every certain leaf; `linked`: the (goal, number) that may be changed."""
 
     sources: Mapping[tuple[int, int], Source]
     linked: frozenset[tuple[int, int]]

@@ -6,29 +6,13 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-_UNITS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-]
-_UNITS += ["sixteen", "seventeen", "eighteen", "nineteen"]
-_TENS = {
-    w: 10 * n
-    for n, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
-}
+_WORD = re.compile(r"\w+")
+_UNITS = _WORD.findall(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+    " seventeen eighteen nineteen"
+)
+_TENS_WORDS = _WORD.findall("twenty thirty forty fifty sixty seventy eighty ninety")
+_TENS = {word: 10 * n for n, word in enumerate(_TENS_WORDS, 2)}
 WORDS: dict[str, int] = {word: value for value, word in enumerate(_UNITS)} | _TENS
 _SMALL = {value: word for word, value in WORDS.items() if value <= 20}
 
@@ -52,112 +36,14 @@ _MAGNITUDE = re.compile(
 _ABBREVIATION = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|etc|approx|No|in|oz|lbs?|ft|a\.m|p\.m|U\.S|[A-Z])\.$"
 )
-_STOP = set(
-    [
-        "the",
-        "a",
-        "an",
-        "of",
-        "to",
-        "in",
-        "on",
-        "at",
-        "for",
-        "from",
-        "with",
-        "and",
-        "or",
-        "but",
-        "if",
-        "then",
-        "than",
-        "that",
-        "this",
-        "these",
-        "those",
-        "it",
-        "its",
-        "he",
-        "she",
-        "they",
-        "them",
-        "his",
-        "her",
-        "their",
-        "him",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "has",
-        "have",
-        "had",
-        "does",
-        "do",
-        "did",
-        "will",
-        "would",
-        "can",
-        "could",
-        "should",
-        "each",
-        "every",
-        "all",
-        "also",
-        "as",
-        "so",
-        "by",
-        "into",
-        "per",
-        "there",
-        "which",
-        "who",
-        "what",
-        "how",
-        "many",
-        "much",
-        "more",
-        "less",
-        "most",
-        "some",
-        "any",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "not",
-        "only",
-        "after",
-        "before",
-        "when",
-        "while",
-        "since",
-        "because",
-        "out",
-        "up",
-        "down",
-        "about",
-        "over",
-        "under",
-        "again",
-        "same",
-        "other",
-        "another",
-        "i",
-        "you",
-        "we",
-        "my",
-        "your",
-        "our",
-    ]
+_STOP = frozenset(
+    _WORD.findall(
+        "the a an of to in on at for from with and or but if then than that this these those it its he she they"
+        " them his her their him is are was were be been has have had does do did will would can could should"
+        " each every all also as so by into per there which who what how many much more less most some any not"
+        " only after before when while since because out up down about over under again same other another i"
+        " you we my your our"
+    )
 )
 
 
@@ -238,7 +124,7 @@ def decimals(text: str, number: Number) -> int:
 
 
 def slots(texts: list[str]) -> list[str]:
-    """Return a short distinct key for each sentence, of its first content words that no other sentence has."""
+    """Return a short distinct key for each sentence, of content words that set it apart."""
     contents = [_content(text) for text in texts]
     keys: list[str] = []
     for words in contents:

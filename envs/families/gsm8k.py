@@ -1,8 +1,8 @@
 """GSM8K: grade-school word problems. The goals are the question's sentences, the grade is numeric.
 
 Goals come from structure, not from a model: a sentence whose numbers can be followed through the calculator
-annotations of the gold solution has variants (the same sentence with another number), and the changed answer is
-known by running the annotations again. Data: openai/grade-school-math (MIT), `gsm8k/{train,test}.jsonl`.
+annotations of the gold solution has variants (the same sentence with another number), and the changed answer
+is known by running the annotations again. Data: openai/grade-school-math (MIT), `gsm8k/{train,test}.jsonl`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Gsm8k:
     def variants(self, task: SourceTask, goal: Goal, rng: random.Random) -> list[Goal]:
         """Return the sentence with one linked number changed to a near value, so that the answer changes.
 
-        A result that was whole or not negative stays so, at every step. The ids are fixed, the order is `rng`'s.
+        A result that was whole or not negative stays so, at every step. Ids are fixed, the order is `rng`'s.
         """
         sentence = _sentence_of(task, goal)
         if sentence is None:
@@ -119,7 +119,7 @@ class Gsm8k:
         return found
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
-        """Return extra sentences that change the final number, one of each kind, worded and sized by `rng`."""
+        """Return extra sentences that change the final number, one of each kind; wording and size are `rng`'s."""
         found = []
         for n, decoy in enumerate(_DECOYS, 1):
             size = rng.choice(decoy.sizes)
@@ -241,7 +241,7 @@ def _work_out(task: SourceTask, held: dict[int, str]) -> Fraction:
 
 
 def _changed(task: SourceTask, sentence: int, number: int) -> Iterator[str]:
-    """Yield the sentence with the number set to near values, nearest first, that change the answer soundly."""
+    """Yield the sentence with the number set to near values that change the answer, nearest first."""
     text = task.payload["sentences"][sentence]
     found = words.numbers(text)[number]
     before = _run_with(task, {})
