@@ -38,11 +38,11 @@ _ABBREVIATION = re.compile(
 )
 _STOP = frozenset(
     _WORD.findall(
-        "the a an of to in on at for from with and or but if then than that this these those it its he she they"
-        " them his her their him is are was were be been has have had does do did will would can could should"
-        " each every all also as so by into per there which who what how many much more less most some any not"
-        " only after before when while since because out up down about over under again same other another i"
-        " you we my your our"
+        "the a an of to in on at for from with and or but if then than that this these those it its he"
+        " she they them his her their him is are was were be been has have had does do did will would can"
+        " could should each every all also as so by into per there which who what how many much more less"
+        " most some any not only after before when while since because out up down about over under again"
+        " same other another i you we my your our"
     )
 )
 

@@ -86,6 +86,8 @@ class Gsm8k:
     name = "gsm8k"
     structured = True
     splits = ("train", "test")
+    variants_flip = True
+    """Every variant changes the answer by construction, so a caller need not grade it again."""
 
     def load(self, source: Path | None, split: str) -> Iterator[SourceTask]:
         """Yield the tasks in which at least one sentence has variants, in file order.
@@ -119,7 +121,7 @@ class Gsm8k:
         return found
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
-        """Return extra sentences that change the final number, one of each kind; wording and size are `rng`'s."""
+        """Return extra sentences that change the final number, one of each kind, worded by `rng`."""
         found = []
         for n, decoy in enumerate(_DECOYS, 1):
             size = rng.choice(decoy.sizes)
