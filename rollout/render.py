@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envs.errors import ConfigError
 
@@ -36,16 +36,16 @@ class Renderer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer: Any = tokenizer  # special ids and added tokens are loosely typed there
         self.name = tokenizer.name_or_path or type(tokenizer).__name__
-        added = [text for text in tokenizer.get_added_vocab() if len(text) > 1]
+        added = [text for text in self.tokenizer.get_added_vocab() if len(text) > 1]
         longest_first = sorted(added, key=len, reverse=True)
         self._added = re.compile(f"(?={'|'.join(map(re.escape, longest_first))})") if added else None
         before, between, generation, again = self._read_template()
         self._before_ids, self._between_ids = self._control(before), self._control(between)
         self._generation_ids, self._again_ids = self._control(generation), self._control(again)
         self.close_id = self._close_id(again)
-        eos = tokenizer.eos_token_id
+        eos = self.tokenizer.eos_token_id
         extra = [] if eos is None or eos == self.close_id else [int(eos)]
         self.stop_ids: tuple[int, ...] = (self.close_id, *extra)
 
@@ -95,8 +95,9 @@ class Renderer:
         if not extends or generation_2 != generation or second != past + generation or third != rebuilt_third:
             raise ConfigError(
                 f"the chat template of {self.name!r} rewrites earlier turns: rendering turn n + 1 does "
-                f"not extend turn n.\n  turn 1: {first!r}\n  turn 2: {second!r}\nThe tracker log needs an "
-                "append-only template; use another model or give it a chat template that leaves past turns as they are"
+                f"not extend turn n.\n  turn 1: {first!r}\n  turn 2: {second!r}\n"
+                "The tracker log needs an append-only template; use another model or give it a chat template "
+                "that leaves past turns as they are"
             )
         return before, between, generation, again
 

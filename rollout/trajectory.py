@@ -14,10 +14,11 @@ class TrackedTurn:
     then this turn's `context_ids`.
 
     `context_ids` are the tokens appended before the tracker writes (system prompt and user message, or the
-    next message); `output_ids` what it wrote, stop id included if it was sampled; `logprobs` one per output id.
-    `log` is the tracker's state after the turn (key -> text, in order); `malformed` its lines that did not parse,
-    `lines` those that did, `missed` those that named something absent. `derived` holds the live conclusions.
-    `forced` marks a turn whose output was given (a slip to recover from), not sampled.
+    next message); `output_ids` what it wrote, stop id included if it was sampled; `logprobs` one per output
+    id. `log` is the tracker's state after the turn (key -> text, in order), `derived` its live conclusions;
+    `malformed` counts its lines that did not parse, `lines` those that did, `missed` those that named
+    something absent. `forced` marks output that was given (a slip to recover from), not sampled: its
+    log-probs are NaN.
     """
 
     context_ids: list[int]
