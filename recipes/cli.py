@@ -36,9 +36,13 @@ Data = Annotated[Path | None, typer.Option(help="Folder of benchmark files (gsm8
 Smoke = Annotated[bool, typer.Option("--smoke", help="The same path in minutes.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
 Wandb = Annotated[str | None, typer.Option(help="off, offline or online.")]
-Tracker = Annotated[str | None, typer.Option(help="Size name (tiny, 2b, 4b, 9b), model folder or owner/model.")]
+Tracker = Annotated[
+    str | None, typer.Option(help="Size name (tiny, 2b, 4b, 9b), model folder or owner/model.")
+]
 Recipe = Annotated[str, typer.Option(help="Recipe file, or the name of one in recipes/.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and its memory; start nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved run and its memory; start nothing.")
+]
 
 
 @app.command(context_settings=ANY_KEY, epilog=KEYS_HELP)
@@ -69,7 +73,9 @@ def opd(
 @app.command("eval", context_settings=ANY_KEY, epilog=KEYS_HELP)
 def evaluate(
     ctx: typer.Context,
-    model: Annotated[str | None, typer.Option(help="Model folder or checkpoint; default: the tracker.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model folder or checkpoint; default: the tracker.")
+    ] = None,
     name: Name = None,
     seed: Seed = None,
     data: Data = None,
@@ -121,7 +127,9 @@ def play(
 
 @app.command()
 def report(
-    run: Annotated[str | None, typer.Argument(help="Run folder, or its name below runs/; default: the newest.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="Run folder, or its name below runs/; default: the newest.")
+    ] = None,
     name: Name = None,
 ) -> None:
     """Write report.html of a run."""
@@ -154,7 +162,9 @@ def main(argv: list[str] | None = None) -> int:
         if job is not None and job not in JOBS and words[0] == job:
             raise unknown_name("job", job, JOBS)
         # Non-standalone: typer returns the exit code of `typer.Exit` and raises usage errors and Ctrl-C.
-        return _exit_code(typer.main.get_command(app).main(words, prog_name="fluxforge", standalone_mode=False))
+        return _exit_code(
+            typer.main.get_command(app).main(words, prog_name="fluxforge", standalone_mode=False)
+        )
     except FluxForgeError as error:
         if debug:
             traceback.print_exc()

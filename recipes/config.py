@@ -34,10 +34,16 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, regex) for tag, regex in resolvers if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    first: [
+        (tag, regex)
+        for tag, regex in resolvers
+        if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|false|False)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf)$|^\.(nan|NaN)$"),
@@ -55,9 +61,10 @@ def load_config(
 ) -> OpdConfig:
     """Return the checked configuration of a run.
 
-    `recipe` is a path of a YAML file or the name of one beside this module. `overrides` is what a command line
-    holds: `--opd.steps 4`, `--opd.steps=4`, `--smoke` (true); `flags` are values that are parsed already. Raises `ConfigError` (an unknown key or name says
-    the nearest known one, a bad value what was expected), `MissingFiles` for an absent recipe or data folder.
+    `recipe` is a path of a YAML file or the name of one beside this module. `overrides` is what a command
+    line holds: `--opd.steps 4`, `--opd.steps=4`, `--smoke` (true); `flags` are values that are parsed
+    already. Raises `ConfigError` (an unknown key or name says the nearest known one, a bad value what was
+    expected), `MissingFiles` for an absent recipe or data folder.
     """
     line = {**(flags or {}), **parse_overrides(overrides)}
     layers = [(COMMAND_LINE, line)]
@@ -83,8 +90,8 @@ def load_config(
         raise _plain(error, origin) from None
     if config.data is not None and not config.data.is_dir():
         raise MissingFiles(
-            f"data folder {config.data} is not there; give the folder that holds gsm8k/ or bfcl/ in their upstream "
-            f"layout (DATA=... or --data ...), or leave it out"
+            f"data folder {config.data} is not there; give the folder that holds gsm8k/ or bfcl/ in their "
+            f"upstream layout (DATA=... or --data ...), or leave it out"
         )
     if config.name is None:
         config = config.model_copy(update={"name": default_name(config.tracker, config.seed)})
@@ -105,7 +112,9 @@ def recipe_path(recipe: str | Path) -> Path:
         return Path(recipe)
     named = HERE / f"{recipe}.yaml"
     if not named.is_file():
-        raise unknown_name("recipe", str(recipe), [p.stem for p in HERE.glob("*.yaml") if p.stem != "trackers"])
+        raise unknown_name(
+            "recipe", str(recipe), [p.stem for p in HERE.glob("*.yaml") if p.stem != "trackers"]
+        )
     return named
 
 
@@ -128,7 +137,9 @@ def fingerprint(config: OpdConfig) -> dict[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Return the nested mapping of `--a.b value`, `--a.b=value` and bare `--flag` (true), `--no-flag` (false)."""
+    """Return the nested mapping of `--a.b value`, `--a.b=value` and bare `--flag` (true), `--no-flag`
+    (false).
+    """
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -176,15 +187,15 @@ def _preset(tracker: str, trackers: Path) -> dict[str, Any]:
         return {"model": tracker}
     if "/" in tracker:
         raise MissingFiles(
-            f"model folder {tracker} is not there; give a folder with config.json, tokenizer files and *.safetensors, "
-            f"or one of: {', '.join(sorted(presets))}"
+            f"model folder {tracker} is not there; give a folder with config.json, tokenizer files and "
+            f"*.safetensors, or one of: {', '.join(sorted(presets))}"
         )
     raise unknown_name("tracker", tracker, presets)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a subclass of SafeLoader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if data is None:
@@ -196,7 +207,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a subclass of SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         return text
 
@@ -211,7 +222,9 @@ def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[leaf] = value
 
 
-def _check_keys(layer: Mapping[str, Any], source: str, model: type[BaseModel] = OpdConfig, prefix: str = "") -> None:
+def _check_keys(
+    layer: Mapping[str, Any], source: str, model: type[BaseModel] = OpdConfig, prefix: str = ""
+) -> None:
     for key, value in layer.items():
         info = model.model_fields.get(str(key))
         if info is None:
@@ -235,10 +248,14 @@ def _unknown_key(dotted: str, source: str) -> UnknownName:
     if not level:
         prefix, level = "", [key for key in known if "." not in key]
     where = f" below {prefix!r}" if prefix else ""
-    return UnknownName(f"unknown key {dotted!r} (from {source}).{hint} Known{where}: {', '.join(sorted(level))}.")
+    return UnknownName(
+        f"unknown key {dotted!r} (from {source}).{hint} Known{where}: {', '.join(sorted(level))}."
+    )
 
 
-def _merge(base: dict[str, Any], layer: Mapping[str, Any], source: str, origin: dict[str, str], prefix: str = "") -> None:
+def _merge(
+    base: dict[str, Any], layer: Mapping[str, Any], source: str, origin: dict[str, str], prefix: str = ""
+) -> None:
     for key, value in layer.items():
         dotted = f"{prefix}{key}"
         origin[dotted] = source
@@ -263,7 +280,11 @@ def _finding(item: Any, origin: Mapping[str, str]) -> str:
     path = [str(part) for part in item["loc"]]
     dotted = ".".join(path)
     known = next((".".join(path[:n]) for n in range(len(path), 0, -1) if ".".join(path[:n]) in origin), None)
-    source = f" (from {origin[known]})" if known is not None and known.split(".") == path[: len(known.split("."))] else ""
+    source = (
+        f" (from {origin[known]})"
+        if known is not None and known.split(".") == path[: len(known.split("."))]
+        else ""
+    )
     raised = item.get("ctx", {}).get("error")
     if raised is not None:
         return f"{dotted}{source}: {raised}" if dotted else str(raised)

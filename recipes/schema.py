@@ -52,21 +52,21 @@ class Part(BaseModel):
 class EngineSettings(Part):
     kind: Literal["auto", "vllm", "local"] = "auto"
     """`vllm` (Ray actors), `local` (transformers, in process), or `auto`: vLLM where it is installed."""
-    replicas: int = Field(1, ge=1)
+    replicas: int = Field(default=1, ge=1)
     """Engines that share the dialogues."""
-    tensor_parallel: int = Field(1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
     """GPUs per engine."""
-    max_model_len: int = Field(2048, ge=64)
+    max_model_len: int = Field(default=2048, ge=64)
     """Longest context in tokens, what is generated included."""
-    kv_cache_gib: float = Field(0.5, gt=0)
+    kv_cache_gib: float = Field(default=0.5, gt=0)
     """Memory for the KV cache of one engine, in GiB."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Type of the engine's weights; `auto` is bfloat16 where the hardware is fast in it."""
-    threads: int = Field(2, ge=1)
+    threads: int = Field(default=2, ge=1)
     """CPU threads of one engine."""
     ray_address: str = "local"
     """`local` starts a private Ray for this run; else the address of a cluster to join."""
-    dashboard_port: int | None = Field(None, ge=1024, le=65535)
+    dashboard_port: int | None = Field(default=None, ge=1024, le=65535)
     """Port of Ray's dashboard; null: no dashboard."""
 
 
@@ -108,11 +108,14 @@ class EnvSettings(Part):
     def _left_out_is_known(self) -> EnvSettings:
         if self.left_out is not None and self.left_out not in self.families:
             raise ConfigError(
-                f"left_out names {self.left_out!r}, which is not among families ({', '.join(self.families)}), so "
-                f"nothing would be left out; add it to families or pick one of them"
+                f"left_out names {self.left_out!r}, which is not among families "
+                f"({', '.join(self.families)}), so nothing would be left out; add it to families or pick "
+                f"one of them"
             )
         if self.left_out is not None and not self.training_families:
-            raise ConfigError(f"leaving out {self.left_out!r} leaves no family to train on; add one to families")
+            raise ConfigError(
+                f"leaving out {self.left_out!r} leaves no family to train on; add one to families"
+            )
         return self
 
     @property
@@ -122,39 +125,44 @@ class EnvSettings(Part):
 
 
 class WarmupSettings(Part):
-    steps: int = Field(8, ge=0)
+    steps: int = Field(default=8, ge=0)
     """Optimizer steps of cross-entropy on oracle logs before OPD starts."""
-    dialogues: int = Field(12, ge=1)
+    dialogues: int = Field(default=12, ge=1)
     """Dialogues a step."""
-    privileged_share: float = Field(0.5, ge=0, le=1)
-    """Share of dialogues whose context also shows the expert edit: it makes the start a privileged teacher."""
-    lr: float | None = Field(None, gt=0)
+    privileged_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of dialogues whose context also shows the expert edit: it makes the start a privileged
+    teacher.
+    """
+    lr: float | None = Field(default=None, gt=0)
     """Learning rate of this phase; null: the student's."""
 
 
 class OpdSettings(Part):
-    steps: int = Field(16, ge=0)
+    steps: int = Field(default=16, ge=0)
     """Optimizer steps of on-policy distillation; 0 trains the warm-up only."""
-    dialogues: int = Field(12, ge=1)
+    dialogues: int = Field(default=12, ge=1)
     """Dialogues a step."""
-    group: int = Field(1, ge=1)
+    group: int = Field(default=1, ge=1)
     """Samples of each dialogue; loss `state` compares them with each other."""
     teacher: Literal["oracle", "privileged", "model"] = "privileged"
-    """`privileged`: the frozen warm start, shown the expert edits; `model`: another model; `oracle`: no model."""
+    """`privileged`: the frozen warm start, shown the expert edits; `model`: another model; `oracle`: no
+    model.
+    """
     teacher_model: str | None = None
     """Tracker name or model folder of teacher `model`."""
     loss: Literal["full", "expert", "sampled", "state", "imitation"] = "full"
-    """`full` divergence over the vocabulary; `expert` cross-entropy to the expert edit; `sampled` per-token policy
-    gradient; `state` advantage from the state score; `imitation` oracle logs again, the off-policy control."""
-    beta: float = Field(1.0, ge=0, le=1)
+    """`full` divergence over the vocabulary; `expert` cross-entropy to the expert edit; `sampled` per-token
+    policy gradient; `state` advantage from the state score; `imitation` oracle logs again, the off-policy
+    control."""
+    beta: float = Field(default=1.0, ge=0, le=1)
     """Generalised JSD of loss `full`: 0 forward KL, 1 reverse KL, between them JSD."""
-    ratio_clip: float = Field(2.0, gt=0)
+    ratio_clip: float = Field(default=2.0, gt=0)
     """Largest importance ratio of `sampled` and `state`."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of the student's rollouts."""
-    max_tokens: int = Field(48, ge=1)
+    max_tokens: int = Field(default=48, ge=1)
     """Longest tracker output of one turn, in tokens."""
-    compute_budget_pflop: float | None = Field(None, gt=0)
+    compute_budget_pflop: float | None = Field(default=None, gt=0)
     """End the phase when its counted compute is spent (6 P a trained token, 2 P a generated or scored one, P
     parameters; in 1e15); null: only `steps` ends it."""
 
@@ -172,8 +180,8 @@ class OpdSettings(Part):
             )
         if self.loss in ("sampled", "state") and self.temperature != 1.0:
             raise ConfigError(
-                f"loss {self.loss!r} corrects by ratios of the model's own probabilities, which are those sampled "
-                f"from only at temperature 1, got {self.temperature}; set opd.temperature to 1"
+                f"loss {self.loss!r} corrects by ratios of the model's own probabilities, which are those "
+                f"sampled from only at temperature 1, got {self.temperature}; set opd.temperature to 1"
             )
         if self.teacher == "model" and self.teacher_model is None:
             raise ConfigError("teacher 'model' needs teacher_model: a tracker name or a model folder")
@@ -188,7 +196,7 @@ class OpdSettings(Part):
 class LoraSettings(Part):
     rank: int = 32
     """Rank of the adapter."""
-    alpha: float = Field(64.0, gt=0)
+    alpha: float = Field(default=64.0, gt=0)
     """Scale: the adapter's product is multiplied by alpha / rank."""
     targets: Names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Names of the linear layers that get an adapter."""
@@ -196,31 +204,35 @@ class LoraSettings(Part):
     @model_validator(mode="after")
     def _servable(self) -> LoraSettings:
         if self.rank not in LORA_RANKS:
-            raise ConfigError(f"vLLM serves adapters of rank {', '.join(map(str, LORA_RANKS))} only, got {self.rank}")
+            raise ConfigError(
+                f"vLLM serves adapters of rank {', '.join(map(str, LORA_RANKS))} only, got {self.rank}"
+            )
         refused = {"lm_head", "embed_tokens"} & set(self.targets)
         if refused or not self.targets:
-            raise ConfigError(f"targets must be inner linear layers, got {self.targets}; vLLM serves no other")
+            raise ConfigError(
+                f"targets must be inner linear layers, got {self.targets}; vLLM serves no other"
+            )
         return self
 
 
 class StudentSettings(Part):
     lora: LoraSettings | None = None
     """Train an adapter of this shape; null: all weights."""
-    lr: float = Field(1e-4, gt=0)
+    lr: float = Field(default=1e-4, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay (matrices only)."""
-    warmup_steps: int = Field(2, ge=0)
+    warmup_steps: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises, counted from the start of training."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """How the learning rate falls from its peak to a tenth of it at the last step; `constant`: not at all."""
-    clip: float = Field(1.0, gt=0)
+    clip: float = Field(default=1.0, gt=0)
     """Largest global gradient norm."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Type of the computation; master weights, moments and losses are float32."""
-    tokens_per_micro: int = Field(2048, ge=64)
+    tokens_per_micro: int = Field(default=2048, ge=64)
     """Tokens of one forward and backward pass."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
@@ -234,24 +246,24 @@ class StudentSettings(Part):
 
 
 class EvalSettings(Part):
-    dialogues: int = Field(48, ge=1)
+    dialogues: int = Field(default=48, ge=1)
     """Held-out procedural dialogues (unseen words), before and after."""
-    real_dialogues: int = Field(24, ge=0)
+    real_dialogues: int = Field(default=24, ge=0)
     """Dialogues from each real family found below `data`."""
-    long_dialogues: int = Field(0, ge=0)
+    long_dialogues: int = Field(default=0, ge=0)
     """Held-out dialogues about twice as long as those in training."""
-    slipped: int = Field(0, ge=0)
+    slipped: int = Field(default=0, ge=0)
     """Held-out contexts in which the tracker has just slipped (recovery rate)."""
     budget: Budget = 1
     """Budget of the held-out dialogues."""
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0)
     """Sampling temperature; 0 is greedy."""
 
 
 class CheckpointSettings(Part):
-    every: int = Field(4, ge=1)
+    every: int = Field(default=4, ge=1)
     """Steps between two checkpoints; the last step always makes one."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
 
 
@@ -260,7 +272,7 @@ class OpdConfig(Part):
 
     name: str | None = None
     """Run folder below `runs/`; null: `opd-<tracker>-<seed>`."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Decides dialogues, sampling and initial adapters."""
     tracker: str = "tiny"
     """Size name of recipes/trackers.yaml, a model folder, or a Hugging Face name (owner/model)."""
@@ -299,11 +311,13 @@ class OpdConfig(Part):
     @model_validator(mode="after")
     def _can_run(self) -> OpdConfig:
         if self.warmup.steps + self.opd.steps == 0:
-            raise ConfigError("warmup.steps and opd.steps are both 0: nothing to train; use the job 'eval' instead")
+            raise ConfigError(
+                "warmup.steps and opd.steps are both 0: nothing to train; use the job 'eval' instead"
+            )
         if self.opd.max_tokens >= self.engine.max_model_len:
             raise ConfigError(
-                f"opd.max_tokens ({self.opd.max_tokens}) leaves no room for a context within engine.max_model_len "
-                f"({self.engine.max_model_len}); lower the first or raise the second"
+                f"opd.max_tokens ({self.opd.max_tokens}) leaves no room for a context within "
+                f"engine.max_model_len ({self.engine.max_model_len}); lower the first or raise the second"
             )
         return self
 

@@ -50,12 +50,17 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any], keep: int = 2
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    meta: Mapping[str, Any],
+    keep: int = 2,
 ) -> Path:
     """Write a checkpoint and return its path; then delete all but the newest `keep`.
 
-    `meta` must be plain JSON data (`meta["fingerprint"]` is what `load_checkpoint` compares, `rng_state()` gives
-    the generators). Tensors of any device and layout are saved contiguous; tied ones are saved twice. Raises
+    `meta` must be plain JSON data (`meta["fingerprint"]` is what `load_checkpoint` compares, `rng_state()`
+    gives the generators). Tensors of any device and layout are saved contiguous; tied ones are saved twice.
+    Raises
     `CheckpointError` when anything cannot be written (a full disk, say): what was begun is removed and older
     checkpoints stand. Only one process may write to a folder at a time.
     """
@@ -87,8 +92,8 @@ def save_checkpoint(
 def load_checkpoint(path: Path, fingerprint: Mapping[str, Any] | None = None) -> Checkpoint:
     """Read a checkpoint, after checking every file against the manifest.
 
-    With `fingerprint`, the one in `meta` must be equal. Raises `CheckpointError`, which names the broken file, or
-    each setting that differs with both values.
+    With `fingerprint`, the one in `meta` must be equal. Raises `CheckpointError`, which names the broken
+    file, or each setting that differs with both values.
     """
     manifest = _manifest(path)
     for name, entry in manifest["files"].items():
@@ -189,10 +194,14 @@ def _free_name(folder: Path, step: int) -> Path:
 def _prune(folder: Path, keep: int) -> None:
     for path in _all(folder)[: -max(keep, 1)]:
         try:
-            gone = path.with_name(f".tmp-{path.name}")  # first out of sight, so that no half of it is ever seen
+            gone = path.with_name(
+                f".tmp-{path.name}"
+            )  # first out of sight, so that no half of it is ever seen
             os.rename(path, gone)
             shutil.rmtree(gone)
-        except OSError as error:  # the new checkpoint stands; an old one in the way is no reason to stop training
+        except (
+            OSError
+        ) as error:  # the new checkpoint stands; an old one in the way is no reason to stop training
             warnings.warn(f"old checkpoint {path} could not be deleted: {error}", stacklevel=3)
 
 
@@ -200,13 +209,17 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
-        good = isinstance(manifest["step"], int) and all({"bytes", "sha256"} <= set(e) for e in files.values())
+        good = isinstance(manifest["step"], int) and all(
+            {"bytes", "sha256"} <= set(e) for e in files.values()
+        )
     except FileNotFoundError:
         raise _broken(path / MANIFEST, "it is missing, so the checkpoint is not complete") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _broken(path / MANIFEST, f"it cannot be read ({error!r})") from None
     if manifest.get("format") != FORMAT:
-        raise _broken(path / MANIFEST, f"its format is {manifest.get('format')!r}, this version reads {FORMAT}")
+        raise _broken(
+            path / MANIFEST, f"its format is {manifest.get('format')!r}, this version reads {FORMAT}"
+        )
     if not good or META not in files or any("/" in name or name.startswith(".") for name in files):
         raise _broken(path / MANIFEST, "it does not list the files of a checkpoint")
     return manifest
@@ -233,8 +246,8 @@ def _compare(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) ->
     ]
     if lines:
         raise CheckpointError(
-            f"checkpoint {path} belongs to another run: {'; '.join(lines)}. Resume with the settings it was made "
-            f"with, or start a new run under another name"
+            f"checkpoint {path} belongs to another run: {'; '.join(lines)}. Resume with the settings it "
+            f"was made with, or start a new run under another name"
         )
 
 

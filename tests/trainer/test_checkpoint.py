@@ -45,12 +45,19 @@ def test_round_trip_keeps_values_dtypes_shapes_and_meta(tmp_path: Path) -> None:
             assert torch.equal(loaded.tensors[group][name], tensor)
 
 
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 def test_rng_states_survive_json() -> None:
-    random.seed(5), np.random.seed(5), torch.manual_seed(5)
-    random.gauss(0, 1), np.random.normal(), torch.randn(3)
+    seed_all(5)
+    torch.randn(random.randint(1, 5) + np.random.randint(1, 5))
+    random.gauss(0, 1)  # leaves a second one in store
     state = json.loads(json.dumps(rng_state()))
     first = (random.random(), random.gauss(0, 1), np.random.normal(), torch.randn(4).tolist())
-    random.seed(9), np.random.seed(9), torch.manual_seed(9)
+    seed_all(9)
     set_rng_state(state)
     assert (random.random(), random.gauss(0, 1), np.random.normal(), torch.randn(4).tolist()) == first
 
@@ -93,7 +100,7 @@ def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"]["../weights.safetensors"] = {"bytes": 1, "sha256": "0"}
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="manifest.json"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
         load_checkpoint(path)
 
 
@@ -113,12 +120,14 @@ def test_meta_must_be_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_a_full_disk_at_any_call_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_a_full_disk_at_any_call_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
     old = save_checkpoint(tmp_path, 1, some_tensors(), {"cursor": 1})
     calls = 0
 
-    def failing(real):  # noqa: ANN001, ANN202
-        def call(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202
+    def failing(real):
+        def call(*args, **kwargs):
             nonlocal calls
             calls += 1
             if calls == at + 1:
@@ -138,12 +147,14 @@ def test_a_full_disk_at_any_call_leaves_the_old_one(tmp_path: Path, monkeypatch:
 
 
 def test_every_failing_call_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups, meta, manifest, and the syncs of four files and their folder: nine calls before the rename."""
+    """Two groups, meta, manifest, and the syncs of four files and their folder: nine calls before the
+    rename.
+    """
     calls = []
     for owner, name in ((checkpoint, "save_file"), (Path, "write_text"), (os, "fsync"), (os, "rename")):
         real = getattr(owner, name)
 
-        def recorded(*args, _real=real, _name=name, **kwargs):  # noqa: ANN002, ANN003, ANN202
+        def recorded(*args, _real=real, _name=name, **kwargs):
             calls.append(_name)
             return _real(*args, **kwargs)
 
@@ -172,8 +183,8 @@ import sys, torch
 from pathlib import Path
 from trainer.checkpoint import save_checkpoint
 for step in range(1, 100_000):
-    save_checkpoint(Path(sys.argv[1]), step, {"w": {"w": torch.full((500_000,), float(step))}}, {"cursor": step})
-    print(step, flush=True)
+    save_checkpoint(Path(sys.argv[1]), step, {"w": {"w": torch.full((500_000,), float(step))}}, {"cursor":
+    step}) print(step, flush=True)
 """
 
 
