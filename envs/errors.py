@@ -58,6 +58,10 @@ class CheckpointError(FluxForgeError, RuntimeError):
     """A checkpoint is incomplete, of another run, or could not be written; older ones are untouched."""
 
 
+class TrainingError(FluxForgeError, ArithmeticError):
+    """A loss or gradient is not finite. The step was refused and the weights are unchanged."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """Return the error for an unknown `name` of a `kind`; it lists the known ones and names the nearest."""
     names = sorted(known)
