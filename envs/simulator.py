@@ -102,14 +102,17 @@ class TemplateSimulator:
                 fields = _fields(goal)
                 kind = "add_slot" if "value" in fields else "add_text"
                 # "Deliver to Brooklyn" tells value and slot; a text that hides its value cannot stand for it.
-                if "value" in fields and not _shows_value(goal):
+                if not _shows_value(goal):
                     fields = {name: fields[name] for name in ("slot", "Slot", "value")}
+                elif goal.text.rstrip().endswith("?"):
+                    kind = "add_question"
             case Replace(old, new):
                 kind, fields = _replace(old, new, rng, live)
             case Delete(goal):
                 fields = _fields(goal)
                 by_slot = "value" in fields and _slot_is_clear(goal, live) and rng.random() < 0.7
                 kind = "delete_slot" if by_slot else "delete_text"
+                fields["text"] = _bare(goal.text)  # in quotation marks any text may stand
             case Switch(_, function):
                 kind, fields = "switch", {"new": function}
         return self._draw(kind, fields, first, rng)
@@ -135,7 +138,9 @@ def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tup
 
 def _fields(goal: Goal) -> dict[str, str]:
     text = _bare(goal.text)
-    fields = {"text": text, "sentence": _sentence(goal.text)}
+    fields = {"sentence": _sentence(goal.text)}
+    if not text.endswith(("!", "?")):  # it can stand in the middle of a sentence
+        fields["text"] = text
     if text.split(maxsplit=1)[0] in IMPERATIVES:
         fields |= {"do": text, "Do": _capital(text)}
     if goal.slot is not None and goal.value is not None:
@@ -188,7 +193,9 @@ def _bullets(edits: Sequence[Edit]) -> list[str]:
 
 def _shows_value(goal: Goal) -> bool:
     """Return whether the text holds the value verbatim, also when its first letter becomes a capital."""
-    return goal.value is None or (goal.value in goal.text and goal.value in _capital(goal.text))
+    if goal.value is None or goal.slot is None:
+        return True
+    return (goal.value in goal.text and goal.value in _capital(goal.text))
 
 
 def _bare(text: str) -> str:

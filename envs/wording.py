@@ -42,6 +42,17 @@ TRAIN: dict[str, tuple[str, ...]] = {
         "+Another thing. {sentence}",
         "+Add this to what I said: {text}.",
     ),
+    # A goal in free text that is a question.
+    "add_question": (
+        "{sentence}",
+        "What I want to know: {sentence}",
+        "My question: {sentence}",
+        "This is what I ask. {sentence}",
+        "Please find out: {sentence}",
+        "I wonder: {sentence}",
+        "Tell me: {sentence}",
+        "The question is this: {sentence}",
+    ),
     # A new value for a slot; the slot is named.
     "replace_slot": (
         "Change {slot} to {new}.",
@@ -119,7 +130,7 @@ TRAIN: dict[str, tuple[str, ...]] = {
         "Hold on a moment, I'm still thinking.",
         "Good, this is going well.",
         "Let me see what else there is.",
-        "Sorry, I was away for a bit.",
+        "Sorry, I got held up there.",
         "That all sounds fine to me.",
         "Hm, let me think.",
         "I'm just reading over my notes.",
@@ -165,6 +176,12 @@ HELDOUT: dict[str, tuple[str, ...]] = {
         "Don't lose sight of this: {text}.",
         "You will need this. {sentence}",
         "+Furthermore: {text}.",
+    ),
+    "add_question": (
+        "To be answered: {sentence}",
+        "Work this out for me: {sentence}",
+        "What has to come out of it: {sentence}",
+        "I'd like to hear: {sentence}",
     ),
     "replace_slot": (
         "Hmm, {slot} would be better as {new}.",
