@@ -1,11 +1,11 @@
 """Which item of a tracker's log says which goal. By goal, never by key: the tracker chooses its own names.
 
 Structured goals (slot and value). An item says the goal when
-  1. its text and the value are the same sequence of words once slot words and filler words are taken out
-  of both
-     (numbers exact: "1,000" is "1000", "40" is not "14", "two" is "2", "$40" is "40 dollars"), and
-  2. its name and text together hold at least `SLOT_OVERLAP` of the slot's words, and of no other slot in play
-     more: so two slots with the same value are told apart, and "return date" is not "delivery date".
+  1. its text and the value are the same sequence of words once slot words and filler words are taken out of
+     both (numbers exact: "1,000" is "1000", "40" is not "14", "two" is "2", "$40" is "40 dollars"), and
+  2. its name (or, where that names no slot in play, name and text) holds at least `SLOT_OVERLAP` of the
+     slot's words, and of no other slot in play more: so two slots with the same value are told apart, and
+     "return date" is not "delivery date".
 Free text (no value). An item says the goal when the token F1 of the two texts is at least `TEXT_F1`, both
 hold the same numbers as often, and both negate as often.
 
@@ -62,12 +62,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 def similarity(key: str, text: str, goal: Goal) -> float:
     """Return how well an item says a goal, in (0, 1], or 0.0 if it does not."""
-    if goal.slot and goal.value:
-        if not _same_value(text, goal.value, goal.slot):
-            return 0.0
-        overlap = slot_overlap(goal.slot, f"{key} {text}")
-        return overlap if overlap >= SLOT_OVERLAP else 0.0
-    return max(_text_similarity(text, goal.text), _text_similarity(f"{key} {text}", goal.text))
+    return _row(key, text, (goal,))[0]
 
 
 def match(
@@ -117,14 +112,20 @@ def token_f1(a: str, b: str) -> float:
 
 def _row(key: str, text: str, goals: Sequence[Goal]) -> list[float]:
     """Return an item's similarity to each goal; a goal whose slot another slot in play beats gets 0."""
-    overlaps = [
-        slot_overlap(goal.slot, f"{key} {text}") if goal.slot and goal.value else 0.0 for goal in goals
-    ]
-    best = max(overlaps)
-    return [
-        0.0 if goal.slot and goal.value and overlap < best else similarity(key, text, goal)
-        for goal, overlap in zip(goals, overlaps, strict=True)
-    ]
+    slots = {goal.slot for goal in goals if goal.slot and goal.value}
+    overlaps = {slot: slot_overlap(slot, key) for slot in slots}
+    if max(overlaps.values(), default=0.0) < SLOT_OVERLAP:  # the name names no slot: look into the text
+        overlaps = {slot: slot_overlap(slot, f"{key} {text}") for slot in slots}
+    least = max([SLOT_OVERLAP, *overlaps.values()])
+    row: list[float] = []
+    for goal in goals:
+        if goal.slot and goal.value:
+            overlap = overlaps[goal.slot]
+            row.append(overlap if overlap >= least and _same_value(text, goal.value, goal.slot) else 0.0)
+        else:
+            by_text = _text_similarity(text, goal.text)
+            row.append(max(by_text, _text_similarity(f"{key} {text}", goal.text)))
+    return row
 
 
 def _assign(table: list[list[float]]) -> list[tuple[int, int]]:

@@ -77,8 +77,9 @@ class Renderer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of output ids without special tokens."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text if isinstance(text, str) else "".join(text)
+        said = [i for i in ids if i not in self.stop_ids]
+        text = self.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
 
     def _read_template(self) -> tuple[str, str, str, str]:
         """Return the template's text before the system prompt, between it and the user's message, after the
@@ -121,8 +122,8 @@ class Renderer:
         return str(text)
 
     def _close_id(self, again: str) -> int:
-        special = {int(i) for i in self.tokenizer.all_special_ids}
-        if not self._again_ids or self._again_ids[0] not in special:
+        atomic = set(self.tokenizer.get_added_vocab().values())  # never the result of a merge
+        if not self._again_ids or self._again_ids[0] not in atomic:
             raise ConfigError(
                 f"the chat template of {self.name!r} closes an assistant turn with {again!r}, which "
                 "does not begin with a special token, so there is nothing to stop at; use another template"
