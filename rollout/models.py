@@ -210,11 +210,11 @@ def _hub_model(hub_name: str) -> Path:
     try:
         fetched = Path(snapshot_download(hub_name, allow_patterns=HUB_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
         raise MissingFiles(
             f"the model {hub_name} is not on this machine and could not be downloaded "
-            f"({type(error).__name__}: {reason[0] if reason else 'no reason given'}). Where there is a network, "
-            f"run `hf download {hub_name} --local-dir {where}`{hint}."
+            f"({type(error).__name__}: {reason}). Where there is a network, run "
+            f"`hf download {hub_name} --local-dir {where}`{hint}."
         ) from error
     problem = folder_problem(fetched)
     if problem:

@@ -81,7 +81,7 @@ def pip(*arguments: str) -> list[str]:
 
 
 def install_torch_cpu(version: str) -> None:
-    """Install the CPU build of torch: as pip is configured where it has one, else from PyTorch's own index."""
+    """Install the CPU build of torch: as pip is configured, else from PyTorch's own index."""
     install = pip("install", "--quiet", "--progress-bar", "off", "--no-deps")
     if platform.system() != "Linux":
         run([*install, f"torch=={version}"], "installing torch")
