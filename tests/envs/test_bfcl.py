@@ -1,0 +1,334 @@
+"""BFCL: arguments as goals, and the leaderboard's verdicts (official) beside stricter ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.ast_match import Call, match, parse_calls, render_calls
+from envs.errors import ConfigError, DataError, GraderError, MissingFiles, UnknownName
+from envs.families.bfcl import FAMILY
+from envs.intent import Add, Delete, Goal, Replace, fold
+from envs.task import Quarantined, SourceTask, checked, get_family
+
+DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+real = pytest.mark.skipif(
+    not (DATA / "bfcl").is_dir(),
+    reason=f"no bfcl folder below {DATA} (set FLUXFORGE_DATA to get these tests)",
+)
+
+
+def function(name: str = "f", required: tuple[str, ...] = (), **types: Any) -> dict[str, Any]:
+    properties = {k: v if isinstance(v, dict) else {"type": v} for k, v in types.items()}
+    return {
+        "name": name,
+        "description": "",
+        "parameters": {"type": "dict", "properties": properties, "required": list(required)},
+    }
+
+
+FLOATS = {"type": "array", "items": {"type": "float"}}
+STRINGS = {"type": "array", "items": {"type": "string"}}
+DICTS = {"type": "array", "items": {"type": "dict"}}
+
+
+def kind(spec: Any, accepted: list[Any], value: Any, mode: str = "official") -> str | None:
+    fault = match([function(x=spec)], [Call("f", {"x": value})], [{"f": {"x": accepted}}], mode)
+    return None if fault is None else fault.kind
+
+
+@pytest.mark.parametrize(
+    ("spec", "accepted", "value", "expected"),
+    [
+        ("integer", [5], 5, None),
+        ("integer", [5], "5", "type_error:simple"),
+        ("integer", [1], True, "type_error:simple"),
+        ("integer", [5], 5.0, "type_error:simple"),
+        ("integer", [5], 6, "value_error:others"),
+        ("float", [5.0], 5, None),  # an int may stand for a float
+        ("float", [0.5], "0.5", "type_error:simple"),
+        ("boolean", [True], 1, "type_error:simple"),
+        ("string", ["New York, NY"], "new york ny", None),
+        ("string", ["-5"], "5", None),  # punctuation is dropped
+        ("string", ["it's"], 'it"s', None),
+        ("string", ["A"], "B", "value_error:string"),
+        ("integer", ["n"], "n", None),  # a variable in the truth
+        ("integer", ["n"], "N", "value_error:others"),  # and it is compared as it stands
+        (FLOATS, [[1.0, 2.0]], [1, 2], "type_error:nested"),  # no int inside a list of floats
+        (FLOATS, [[1.0, 2.0]], [1.0, 2.0], None),
+        (FLOATS, [[1.0, 2.0]], [2.0, 1.0], "value_error:list/tuple"),
+        (STRINGS, [["A B", "c"]], ["a-b", "C"], None),
+        (STRINGS, [["a"], ""], [], None),  # an optional list may be empty
+        ("string", ["a", ""], "- .", None),  # and an optional string may be blank
+        ({"type": "tuple", "items": {"type": "float"}}, [[1.0, 2.0]], (1.0, 2.0), None),
+        (FLOATS, [[1.0]], (1.0,), "type_error:simple"),
+        ("dict", [{"a": ["X y"], "b": [1, ""]}], {"a": "xy"}, None),
+        ("dict", [{"a": ["x"], "b": [1]}], {"a": "x"}, "value_error:dict"),
+        ("dict", [{"a": ["x"]}], {"a": "x", "c": 1}, "value_error:dict"),
+        (DICTS, [[{"a": ["x"]}, {"a": ["y"]}]], [{"a": "x"}, {"a": "y"}], None),
+        (DICTS, [[{"a": ["x"]}, {"a": ["y"]}]], [{"a": "y"}, {"a": "x"}], "value_error:list_dict"),
+        (DICTS, [[{"a": ["x"]}]], [], "value_error:list_dict"),
+        ("any", ["x"], "x", None),
+    ],
+)
+def test_official_verdict_on_one_argument(
+    spec: Any, accepted: list[Any], value: Any, expected: str | None
+) -> None:
+    assert kind(spec, accepted, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "accepted", "value"),
+    [
+        ("string", ["-5"], "5"),
+        ("string", ["A"], "a"),
+        ("string", ["a", ""], ""),
+        (STRINGS, [["a"], ""], []),
+        (STRINGS, [["A-B"]], ["AB"]),
+        ("dict", [{"a": ["X y"]}], {"a": "xy"}),
+    ],
+)
+def test_strict_forgives_less(spec: Any, accepted: list[Any], value: Any) -> None:
+    assert kind(spec, accepted, value) is None
+    assert str(kind(spec, accepted, value, "strict")).startswith("value_error")
+    assert kind(spec, accepted, accepted[0] if spec != "dict" else {"a": "X y"}, "strict") is None
+
+
+def test_arguments_that_are_missing_or_too_many() -> None:
+    functions = [function(required=("a",), a="integer", b="integer", c="integer", d="integer")]
+    truth = [{"f": {"a": [1], "b": [2, ""], "c": [3]}}]
+
+    def verdict(**arguments: Any) -> str | None:
+        fault = match(functions, [Call("f", arguments)], truth)
+        return None if fault is None else fault.kind
+
+    assert verdict(a=1, c=3) is None
+    assert verdict(a=1, b=2, c=3) is None
+    assert verdict(c=3) == "missing_required"
+    assert verdict(a=1) == "missing_optional"
+    assert verdict(a=1, c=3, d=4) == "unexpected_param"  # in the schema, not in the truth
+    assert verdict(a=1, c=3, z=4) == "unexpected_param"
+    assert match(functions, [Call("g", {"a": 1, "c": 3})], truth) is not None
+
+
+def test_official_matching_is_greedy_and_strict_is_not() -> None:
+    functions = [function(x="integer")]
+    outputs = [Call("f", {"x": 1}), Call("f", {"x": 2})]
+    early, late = {"f": {"x": [1, 2]}}, {"f": {"x": [1]}}
+    assert match(functions, outputs, [late, early]) is None
+    assert match(functions, outputs, [early, late]) is not None
+    assert match(functions, outputs, [early, late], "strict") is None
+    assert match(functions, outputs, [late, late], "strict") is not None
+    fault = match(functions, outputs[:1], [early, late])
+    assert fault is not None and fault.kind == "wrong_count"
+    assert match(functions, outputs[:1] * 2, [late, late]) is None  # identical calls are a multiset
+
+
+def test_bad_items_and_modes_are_no_verdicts() -> None:
+    with pytest.raises(GraderError, match="no accepted call"):
+        match([function()], [], [])
+    with pytest.raises(GraderError, match="no function"):
+        match([function()], [Call("g", {})], [{"g": {}}])
+    with pytest.raises(GraderError, match="type 'colour'"):
+        match([function(x="colour")], [Call("f", {"x": 1})], [{"f": {"x": [1]}}])
+    with pytest.raises(ConfigError, match="lenient"):
+        match([function()], [Call("f", {})], [{"f": {}}], "lenient")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a.f(x=-1, y='b')]",
+        "a.f(x=-1, y='b')",
+        "```python\n[a.f(x=-1, y='b')]\n```",
+        "Sure! Here it is:\n[a.f(x=-1, y='b')]\nDone.",
+        "Here:\na.f(x=-1, y='b')",
+        '[{"name": "a.f", "arguments": {"x": -1, "y": "b"}}]',
+        '{"name": "a.f", "arguments": "{\\"x\\": -1, \\"y\\": \\"b\\"}"}',
+        '[{"a.f": {"x": -1, "y": "b"}}]',
+        '```json\n{"a.f": {"x": -1, "y": "b"}}\n```',
+    ],
+)
+def test_calls_are_read_from_many_shapes(text: str) -> None:
+    assert parse_calls(text) == [Call("a.f", {"x": -1, "y": "b"})]
+
+
+@pytest.mark.parametrize("text", ["", "no call", "f(", "[1, 2]", '{"a": 1}', "x" * 200_000, "(" * 5000])
+def test_no_call_is_none(text: str) -> None:
+    assert parse_calls(text) is None
+
+
+def test_values_in_python_syntax() -> None:
+    (call,) = parse_calls("f(1, a=true, b=[1, (2.5, 'x')], c={'k': None}, d=2*3, e=g(1), h=1/0)") or []
+    assert call.positional == 1
+    assert call.arguments == {
+        "a": "true",
+        "b": [1, (2.5, "x")],
+        "c": {"k": None},
+        "d": 6,
+        "e": "g(1)",
+        "h": "1 / 0",
+    }
+
+
+def test_calls_with_odd_names_are_written_as_json_and_read_back() -> None:
+    for calls in (
+        [Call("f", {"from": 1, "x": "it's"})],
+        [Call("a.b", {"x": [1.5, "\n"], "y": {"k": True}})],
+        [],
+    ):
+        assert (parse_calls(render_calls(calls)) or []) == calls
+
+
+ROOMS = function(
+    "hotel.book",
+    required=("city", "nights"),
+    city={"type": "string", "description": "The city of the stay."},
+    nights={"type": "integer", "description": "How many nights"},
+    view={"type": "string", "enum": ["sea", "garden"], "description": "The view."},
+    pets="boolean",
+)
+TRUTHS = [
+    [{"hotel.book": {"city": ["Lima", "Lima, Peru"], "nights": [3], "view": ["sea", ""]}}],
+    [
+        {"hotel.book": {"city": ["Oslo"], "nights": [2], "pets": [True]}},
+        {"hotel.book": {"city": ["Rome"], "nights": [5], "view": ["garden"]}},
+    ],
+]
+
+
+def write(folder: Path, truths: list[Any] = TRUTHS) -> Path:
+    (folder / "bfcl" / "possible_answer").mkdir(parents=True, exist_ok=True)
+    for n, name in enumerate(["simple_python", "parallel"]):
+        question = {"id": f"{name}_0", "question": [[{"role": "user", "content": "?"}]], "function": [ROOMS]}
+        answer = {"id": f"{name}_0", "ground_truth": truths[n]}
+        (folder / "bfcl" / f"BFCL_v4_{name}.json").write_text(json.dumps(question) + "\n")
+        (folder / "bfcl" / "possible_answer" / f"BFCL_v4_{name}.json").write_text(json.dumps(answer) + "\n")
+    return folder
+
+
+def test_every_argument_that_must_be_given_is_a_goal(tmp_path: Path) -> None:
+    assert get_family("bfcl") is FAMILY
+    simple, parallel = FAMILY.load(write(tmp_path), "test")
+    assert [(goal.slot, goal.value) for goal in simple.goals] == [("city", "Lima"), ("nights", "3")]
+    assert "the city of the stay" in simple.goals[0].text and "Lima" in simple.goals[0].text
+    assert simple.opening == "I need one call of `hotel.book`."
+    assert [goal.slot for goal in parallel.goals] == [
+        "city of call 1",
+        "nights of call 1",
+        "pets of call 1",
+        "city of call 2",
+        "nights of call 2",
+        "view of call 2",
+    ]
+    assert FAMILY.gold(parallel) == (
+        "[hotel.book(city='Oslo', nights=2, pets=True), hotel.book(city='Rome', nights=5, view='garden')]"
+    )
+    for task in (simple, parallel):
+        assert FAMILY.execute(task, task.intent) == FAMILY.gold(task)
+        for mode in ("official", "strict"):
+            assert FAMILY.grade(task, FAMILY.gold(task), mode).full_credit
+        json.dumps(dict(task.payload))
+
+
+def assert_edits_flip(task: SourceTask) -> tuple[int, int]:
+    rng = random.Random(task.id)
+    pairs = [(goal, new) for goal in task.goals for new in FAMILY.variants(task, goal, rng)]
+    decoys = FAMILY.decoys(task, rng)
+    for edit in [*(Replace(goal, new) for goal, new in pairs), *map(Add, decoys)]:
+        answer = FAMILY.execute(task, fold(task.intent, [edit]))
+        for mode in ("official", "strict"):
+            grade = FAMILY.grade(task, answer, mode)
+            assert grade.error is None and not grade.full_credit, (task.id, edit, answer)
+    for goal, new in pairs:
+        assert new.slot == goal.slot and new.id.startswith(f"{goal.id}.v") and new.text != goal.text
+    return len(pairs), len(decoys)
+
+
+def test_variants_and_decoys_flip_the_verdict(tmp_path: Path) -> None:
+    for task in FAMILY.load(write(tmp_path), "test"):
+        variants, decoys = assert_edits_flip(task)
+        assert variants >= 8 and decoys >= 4
+        view = [
+            decoy for decoy in FAMILY.decoys(task, random.Random(0)) if (decoy.slot or "").startswith("view")
+        ]
+        assert all(decoy.value in {"sea", "garden"} for decoy in view)
+        again = [FAMILY.variants(task, task.goals[0], random.Random(4)) for _ in range(2)]
+        assert again[0] == again[1]
+
+
+def test_states_without_a_goal_or_with_a_foreign_one(tmp_path: Path) -> None:
+    task = next(FAMILY.load(write(tmp_path), "simple"))
+    short = FAMILY.execute(task, fold(task.intent, [Delete(task.goals[1])]))
+    assert short == "[hotel.book(city='Lima')]"
+    grade = FAMILY.grade(task, short)
+    assert (grade.detail["kind"], grade.detail["argument"]) == ("missing_required", "nights")
+    with pytest.raises(GraderError, match="no argument of this task"):
+        FAMILY.execute(task, fold(task.intent, [Add(Goal("x1", "sing", "song", "loud"))]))
+    with pytest.raises(GraderError, match="no value for 'nights'"):
+        FAMILY.execute(
+            task, fold(task.intent, [Replace(task.goals[1], Goal("g2.v9", "?", "nights", "many"))])
+        )
+    assert FAMILY.grade(task, "I cannot").detail["kind"] == "unparsable"
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(MissingFiles, match=r"gorilla.*bfcl/BFCL_v4_simple_python\.json"):
+        list(FAMILY.load(tmp_path, "simple"))
+    with pytest.raises(UnknownName, match="Did you mean 'parallel'"):
+        list(FAMILY.load(tmp_path, "paralel"))
+    folder = write(tmp_path)
+    assert len(list(FAMILY.load(folder / "bfcl", "test"))) == 2
+    answers = folder / "bfcl" / "possible_answer" / "BFCL_v4_parallel.json"
+    answers.write_text('{"id": "other", "ground_truth": []}\n')
+    with pytest.raises(DataError, match=r"row 1: 'parallel_0' has no answer"):
+        list(FAMILY.load(folder, "parallel"))
+    answers.write_text('{"id": "parallel_0", "ground_truth": [3]}\n')
+    with pytest.raises(DataError, match=r"row 1"):
+        list(FAMILY.load(folder, "parallel"))
+    answers.unlink()
+    with pytest.raises(MissingFiles, match="possible_answer"):
+        list(FAMILY.load(folder, "parallel"))
+    (folder / "bfcl" / "BFCL_v4_simple_python.json").write_text('{"id": 1')
+    with pytest.raises(DataError, match=r"BFCL_v4_simple_python\.json, row 1: not JSON"):
+        list(FAMILY.load(folder, "simple"))
+
+
+def test_items_that_cannot_be_graded_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    wrong = [{"hotel.book": {"city": ["Lima"], "nights": ["three", 3], "stars": [4]}}]
+    folder = write(tmp_path, [wrong, []])
+    assert list(FAMILY.load(folder, "test")) == []
+    first, second = FAMILY.skipped(folder, "test")
+    assert "rejects" in first.reason and "stars" in first.reason
+    assert "no accepted call" in second.reason
+
+
+@real
+def test_real_golds_pass_and_spoiled_ones_fail() -> None:
+    loaded = list(checked(FAMILY, DATA, "test"))
+    assert len(loaded) + len(FAMILY.skipped(DATA, "test")) == 600
+    assert not [item for item in loaded if isinstance(item, Quarantined)]
+    assert len(loaded) >= 590
+    for task in loaded:
+        assert isinstance(task, SourceTask)
+        calls = parse_calls(FAMILY.gold(task)) or []
+        assert FAMILY.execute(task, task.intent) == FAMILY.gold(task)
+        assert len({goal.slot for goal in task.goals}) == len(task.goals)
+        assert not FAMILY.grade(task, "").full_credit
+        assert not FAMILY.grade(task, render_calls(calls[:-1])).full_credit
+        first = dict(calls[0].arguments)
+        for name in task.payload["functions"][0]["parameters"]["required"]:
+            less = Call(calls[0].name, {k: v for k, v in first.items() if k != name})
+            assert not FAMILY.grade(task, render_calls([less, *calls[1:]])).full_credit
+
+
+@real
+def test_real_variants_and_decoys_flip() -> None:
+    counts = [assert_edits_flip(task) for n, task in enumerate(FAMILY.load(DATA, "test")) if n % 12 == 0]
+    assert all(variants > 0 for variants, _ in counts)
+    assert sum(decoys > 0 for _, decoys in counts) >= 0.95 * len(counts)
