@@ -21,7 +21,7 @@ SPLITS = ("train", "heldout")
 
 # words that carry no content: both splits may use them
 _STOPWORDS = """a am an and any at by each first for from high in is it its last low most least more less my new next
-no not of off on one or out over per pm than the then to two under up with without yes"""
+no only not of off on one or out over per pm than the then to two under up with without yes"""
 STOPWORDS = frozenset(_STOPWORDS.split())
 
 _ANY = ("the {slot} should be {}", "set the {slot} to {}", "use {} for the {slot}", "I want {} as the {slot}")
@@ -65,7 +65,7 @@ class Slot:
 
     def say(self, value: str, rng: random.Random) -> str:
         wording = self.wordings[int(rng.random() * len(self.wordings))]
-        if " a {}" in wording and value[0] in "aeiouAEIO":
+        if " a {}" in wording and value[0] in "aeioAEIO":
             return wording.replace(" a {}", f" an {value}")
         return wording.replace("{}", value)
 
@@ -140,16 +140,17 @@ class Words:
 
 def words_of(split: str) -> Words:
     """Return all vocabulary of a split. Raises `UnknownName`."""
-    from envs.vocab import calls_heldout, calls_train
+    from envs.vocab import calls_heldout, calls_train, sql_slots
 
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     functions = calls_train.FUNCTIONS if split == "train" else calls_heldout.FUNCTIONS
     slots = [slot for function in functions for slot in function.slots]
+    slots += sql_slots.all_slots(split)
     return Words(
         slots={slot.name: slot.wordings for slot in slots},
         values=frozenset(value for slot in slots for value in slot.pool.values),
-        names=frozenset(function.name for function in functions),
+        names=frozenset(function.name for function in functions) | sql_slots.names(split),
     )
 
 

@@ -1,5 +1,6 @@
 """Functions and slots of the `calls` family, held-out split: no content word is shared with the train split."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from envs.vocab import BOOLEAN, Function, combine, decimals, integers, lists, slot, strings
@@ -80,7 +81,7 @@ FUNCTIONS = (
                  "the companions are {}"),
             slot("sowing day", C.dates, "sow on {}", "the seeds go in on {}"),
             slot("soil", strings("sandy loam | heavy clay | chalk | peat | gravel | silt | potting earth"), "the soil is {}", "it grows in {}"),
-            slot("shovel loan", BOOLEAN, "{} to a shovel loan", "shovel loan needed: {}"),
+            slot("shovel borrowed", BOOLEAN, "{} to a borrowed shovel", "shovel borrowed: {}"),
             slot("seed packets", integers(range(3, 28), "{} packets"), "buy {} of seed", "open {}"),
         ),
     ),
@@ -107,7 +108,7 @@ FUNCTIONS = (
         (
             slot("motif", combine("{} {}", "sleeping | dancing | flying | roaring", "whale | robot | dragon | astronaut"),
                  "print a {}", "the motif is a {}"),
-            slot("sheet stock", strings("matte | glossy | recycled | linen | cardstock | canvas"), "on {} paper",
+            slot("sheet grade", strings("matte | glossy | recycled | linen | cardstock | canvas"), "on {} paper",
                  "the paper is {}"),
             slot("copies", integers(range(6, 400, 7), "{} copies"), "run {}", "make {}"),
             slot("ink", strings("cyan | magenta | metallic bronze | charcoal | fluorescent yellow | sepia | teal"), "print with {} ink",

@@ -1,5 +1,6 @@
 """Functions and slots of the `calls` family, train split."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from envs.vocab import BOOLEAN, Function, combine, decimals, integers, lists, slot, strings
@@ -61,7 +62,7 @@ FUNCTIONS = (
             slot("seat preference", strings("aisle seat | window seat | front row | exit row | rear seat | middle seat"),
                  "give me the {}", "I prefer the {}"),
             slot("checked bags", integers(range(2, 9), "{} bags"), "I check in {}", "there are {} to check"),
-            slot("airline", strings("Nordwind | SkyBridge | Aero Pacific | Sunjet | Meridian Air | Blue Heron"),
+            slot("airline", strings("Nordwind | SkyBridge | Aero Boreal | Sunjet | Meridian Air | Blue Heron"),
                  "fly with {}", "the airline must be {}"),
             slot("lounge access", BOOLEAN, "{} to lounge access", "lounge access wanted: {}"),
             slot("return date", C.dates, "fly back on {}", "I return on {}"),
@@ -129,7 +130,7 @@ FUNCTIONS = (
     Function(
         "create_ticket", "file a support ticket",
         (
-            slot("issue title", strings("login fails | page loads slowly | wrong total shown | missing export button | "
+            slot("issue title", strings("login fails | page loads slowly | wrong total displayed | missing export button | "
                  "broken image | app crashes at startup | lost password mail"), "the problem is {}",
                  "title the issue {}"),
             slot("priority", strings("low | normal | urgent | critical | blocker | minor | trivial"), "treat it as {}",

@@ -1,5 +1,6 @@
 """Pools that several families use, one set a split: people, places, streets, dates, times, codes."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from dataclasses import dataclass

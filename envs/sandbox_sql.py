@@ -1,0 +1,178 @@
+"""Run untrusted SQL read-only: one SELECT, with a deadline, a row cap and no way to write, attach or load.
+
+What a query does wrong is a `Refused`, never an exception; an exception from here is our own fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.errors import DataError, MissingFiles
+
+Row = tuple[Any, ...]
+
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_DENIED_FUNCTIONS = {
+    "load_extension",
+    "fts3_tokenizer",
+    "random",
+    "randomblob",
+}  # the last two: same query, same rows
+_STEPS = 1000  # virtual machine steps between two looks at the clock
+
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_KEYWORD = (
+    "SELECT|WITH|VALUES|DROP|DELETE|INSERT|UPDATE|REPLACE|CREATE|ALTER|ATTACH|DETACH|PRAGMA|VACUUM|BEGIN|COMMIT"
+    "|REINDEX|ANALYZE|EXPLAIN|SAVEPOINT|RELEASE|ROLLBACK|END"
+)
+_LINE_START = re.compile(rf"^\s*(?:{_KEYWORD})\b", re.IGNORECASE | re.MULTILINE)
+_ANYWHERE = re.compile(rf"\b(?:{_KEYWORD})\b")  # inside prose only upper case counts
+_STATEMENT = re.compile(rf"\s*(?:{_KEYWORD})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a query gave no rows: a syntax error, a forbidden action, the deadline, too many rows."""
+
+    reason: str
+
+
+class ReadOnlyDatabase:
+    """A SQLite database that nothing run here can change. Safe to share between threads: queries take turns.
+
+    `deadline_s` bounds one query in seconds, `max_rows` its rows, `max_bytes` any one text or blob.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        deadline_s: float = 1.0,
+        max_rows: int = 5000,
+        max_bytes: int = 100_000,
+    ) -> None:
+        self._connection = connection
+        self._deadline_s, self._max_rows = deadline_s, max_rows
+        self._lock = threading.Lock()
+        self._stop_at = 0.0
+        connection.execute("PRAGMA query_only = ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 100)
+        connection.set_authorizer(_authorize)
+        connection.set_progress_handler(self._late, _STEPS)
+
+    @classmethod
+    def in_memory(cls, script: Sequence[tuple[str, Sequence[Row]]], **limits: Any) -> ReadOnlyDatabase:
+        """Build a database from trusted statements, each with the rows to run it for (none: once)."""
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        for statement, rows in script:
+            if rows:
+                connection.executemany(statement, rows)
+            else:
+                connection.execute(statement)
+        connection.commit()
+        return cls(connection, **limits)
+
+    @classmethod
+    def open(cls, path: Path, **limits: Any) -> ReadOnlyDatabase:
+        """Open a database file read-only. Raises `MissingFiles` or `DataError`."""
+        if not path.is_file():
+            raise MissingFiles(f"no database file {path}: put the benchmark's database folder there")
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+            return cls(connection, **limits)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise DataError(f"{path} is no readable SQLite database: {error}") from error
+
+    def run(self, sql: str) -> list[Row] | Refused:
+        """Return the rows of one SELECT, or why there are none. Any text is safe."""
+        with self._lock:
+            self._stop_at = time.monotonic() + self._deadline_s
+            try:
+                cursor = self._connection.execute(sql)
+                try:
+                    rows = cursor.fetchmany(self._max_rows + 1)
+                finally:
+                    cursor.close()
+            except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
+                late = time.monotonic() >= self._stop_at
+                return Refused(f"stopped after {self._deadline_s} s" if late else str(error))
+        if len(rows) > self._max_rows:
+            return Refused(f"more than {self._max_rows} rows")
+        if cursor.description is None:  # a comment or nothing at all
+            return Refused("no statement")
+        return rows
+
+    def _late(self) -> int:
+        return int(time.monotonic() >= self._stop_at)
+
+
+def _authorize(action: int, arg1: str | None, arg2: str | None, _db: str | None, _trigger: str | None) -> int:
+    if action not in _ALLOWED or (
+        action == sqlite3.SQLITE_FUNCTION and (arg2 or "").lower() in _DENIED_FUNCTIONS
+    ):
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def extract_sql(answer: str) -> str | None:
+    """Return the SQL of an answer, or None: the last fenced block, else from the first statement on.
+
+    Prose after the semicolon is cut; a second statement is kept, so that it is refused.
+    """
+    blocks = [block for block in _FENCE.findall(answer) if block.strip()]
+    text = blocks[-1] if blocks else answer
+    start = _LINE_START.search(text) or _ANYWHERE.search(text)
+    if start is None:
+        return None
+    sql = text[start.start() :].strip()
+    for semicolon in itertools.islice(re.finditer(";", sql), 100):
+        if sqlite3.complete_statement(sql[: semicolon.end()]):  # this one is in no string or comment
+            return sql if _STATEMENT.match(sql, semicolon.end()) else sql[: semicolon.start()].strip()
+    return sql
+
+
+def same_rows(gold: Sequence[Row], found: Sequence[Row], ordered: bool, tolerance: float = 1e-6) -> bool:
+    """Compare results as lists if `ordered`, else as multisets; column order counts, numbers within tolerance."""
+    if len(gold) != len(found) or gold == found:
+        return len(gold) == len(found)
+    if not any(type(cell) is float for row in itertools.chain(gold, found) for cell in row):
+        return not ordered and Counter(gold) == Counter(found)
+    if not ordered:
+        gold, found = sorted(gold, key=_sort_key), sorted(found, key=_sort_key)
+    return all(_same_row(a, b, tolerance) for a, b in zip(gold, found, strict=True))
+
+
+def _sort_key(row: Row) -> tuple[tuple[str, Any], ...]:
+    return tuple(_cell_key(cell) for cell in row)
+
+
+def _cell_key(cell: Any) -> tuple[str, Any]:
+    if cell is None:
+        return "", 0
+    if isinstance(cell, int | float):
+        return "number", round(cell, 4)  # near-equal floats sort alike
+    return type(cell).__name__, cell
+
+
+def _same_row(a: Row, b: Row, tolerance: float) -> bool:
+    return len(a) == len(b) and all(_same_cell(x, y, tolerance) for x, y in zip(a, b, strict=True))
+
+
+def _same_cell(a: Any, b: Any, tolerance: float) -> bool:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a == b or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
+    return type(a) is type(b) and a == b
