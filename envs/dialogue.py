@@ -118,7 +118,7 @@ class Env:
         self._done = True
 
     def reset(self) -> list[dict[str, str]]:
-        """Start again; return the whole conversation so far: the system message and the first user message."""
+        """Start again; return the conversation so far: the system message and the first user message."""
         self._messages = [{"role": "system", "content": self.task.context}] if self.task.context else []
         self._turn = 0
         self._done = False

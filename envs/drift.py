@@ -2,8 +2,8 @@
 
 A drift script holds one queue per goal (variants first, each replaced by the next, the true goal last) and
 one queue of decoys (each stated and later withdrawn). The queues are merged in seeded order, one edit a turn;
-the last turn has no edit and is the neutral request for the answer. Every merge is executable, because edits that
-depend on each other share a queue.
+the last turn has no edit and is the neutral request for the answer. Every merge is executable, because edits
+that depend on each other share a queue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DECOY_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`turns[t]` are the edits of turn t (none: small talk, or the request at the end); `states[t]` is G_t."""
+    """`turns[t]`: the edits of turn t (none: small talk, or the request at the end); `states[t]` is G_t."""
 
     turns: tuple[tuple[Edit, ...], ...]
     states: tuple[IntentState, ...]
@@ -48,8 +48,8 @@ def build_script(
 ) -> Script:
     """Return the drift script of a task; the same arguments give the same script.
 
-    `turns_at_least` asks for a longer script: beyond the budget, goals go back and forth between true value and
-    variants, decoys come and go again, and turns of small talk are mixed in.
+    `turns_at_least` asks for a longer script: beyond the budget, goals go back and forth between true value
+    and variants, decoys come and go again, and turns of small talk are mixed in.
     Raises `DataError` for a task without goals, `GraderError` if the edits do not end in the task's intent.
     """
     budget = resolve_budget(budget)
@@ -145,7 +145,7 @@ class _Check:
         return kept
 
     def decoys(self, rng: random.Random, count: int) -> list[Goal]:
-        """Return up to `count` valid decoys. One slot holds one wish at a time, so slots in use are passed over."""
+        """Return up to `count` valid decoys, none in a slot that a goal or another decoy holds."""
         if count == 0:
             return []
         kept: list[Goal] = []
@@ -162,7 +162,7 @@ class _Check:
         return kept
 
     def _flips(self, state: IntentState) -> bool:
-        """Return whether obeying `state` loses full credit. A failing grader or executor proves nothing: False."""
+        """Return whether obeying `state` loses full credit; a failing grader or executor proves nothing."""
         if not self.family.structured:
             return False  # nothing can execute the state, so the grader cannot vouch for it
         try:

@@ -133,7 +133,8 @@ def fold(state: IntentState, edits: Iterable[Edit]) -> IntentState:
     """Apply edits in order, strictly.
 
     Deleting or replacing a goal also drops every conclusion that rests on it, directly or through others.
-    Raises `UnknownGoal` for an edit that names an absent goal, `DuplicateGoal` for one that adds a present one.
+    Raises `UnknownGoal` for an edit that names an absent goal, `DuplicateGoal` for one that adds a present
+    one.
     """
     for edit in edits:
         state = apply(state, edit)

@@ -26,8 +26,8 @@ _MAX_QUARANTINED = 100
 class TaskPool:
     """The usable tasks of one family and split, by number. Tasks that their own grader rejects are left out.
 
-    Procedural families (those with `task(split, index)`) have a task at every index; of the others all tasks
-    are read once and index runs over them again and again, in a new seeded order each round (round 0 included).
+    Procedural families (those with `task(split, index)`) have a task at every index. Of the others all tasks
+    are read once; index runs over them again and again, each round in a seeded order of its own.
     Raises `UnknownName` for a split, `MissingFiles` or `DataError` for the source.
     """
 
@@ -69,8 +69,8 @@ class TaskPool:
                     self._finite.append(item)
             if not self._finite:
                 raise DataError(
-                    f"family {self.family.name!r}, split {self.split!r}, source {self.source}: no usable task, "
-                    f"{len(self.quarantined)} quarantined"
+                    f"family {self.family.name!r}, split {self.split!r}, source {self.source}: "
+                    f"no usable task, {len(self.quarantined)} quarantined"
                 )
         return self._finite
 
@@ -82,7 +82,9 @@ class TaskPool:
             if isinstance(item, SourceTask):
                 return item
             self.quarantined[item.task_id] = item
-        raise DataError(f"family {self.family.name!r}: {_MAX_QUARANTINED} tasks in a row fail their own grader")
+        raise DataError(
+            f"family {self.family.name!r}: {_MAX_QUARANTINED} tasks in a row fail their own grader"
+        )
 
 
 class _Just:
@@ -121,7 +123,9 @@ class DialogueStream(Iterator[Dialogue]):
             if condition not in CONDITIONS:
                 raise unknown_name("condition", condition, CONDITIONS)
         if min(condition_mix.values(), default=0) < 0 or sum(condition_mix.values()) <= 0:
-            raise ConfigError(f"condition weights must be non-negative and not all zero: {dict(condition_mix)}")
+            raise ConfigError(
+                f"condition weights must be non-negative and not all zero: {dict(condition_mix)}"
+            )
         found = [get_family(family) if isinstance(family, str) else family for family in families]
         self.pools = [TaskPool(family, split, source, seed) for family in found]
         self.seed = seed

@@ -1,7 +1,7 @@
 """Dialogues in Parquet: a written, versioned schema with nested columns; atomic writes; strict reads.
 
-One row a dialogue. Edits keep `old` and `new` goals (null where an edit has none) and, for a switch of function,
-`old_function` and `new_function`. Pages carry checksums, which reads verify.
+One row a dialogue. Edits keep `old` and `new` goals (null where an edit has none) and, for a switch of
+function, `old_function` and `new_function`. Pages carry checksums, which reads verify.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ SCHEMA = pa.schema(
 )
 
 
-def write_dialogues(path: Path | str, dialogues: Iterable[Dialogue], rows_per_group: int = ROWS_PER_GROUP) -> int:
+def write_dialogues(
+    path: Path | str, dialogues: Iterable[Dialogue], rows_per_group: int = ROWS_PER_GROUP
+) -> int:
     """Write dialogues to a Parquet file, one row group at a time; return how many were written.
 
-    The file appears under its name only when it is complete and on disk; if anything fails, an older file of that
-    name stays as it was. Raises what the iterable raises, and `OSError` of the file system.
+    The file appears under its name only when it is complete and on disk; if anything fails, an older file of
+    that name stays as it was. Raises what the iterable raises, and `OSError` of the file system.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +116,8 @@ def write_dialogues(path: Path | str, dialogues: Iterable[Dialogue], rows_per_gr
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
     """Yield the dialogues of a file in order, reading one row group at a time.
 
-    Raises `MissingFiles` if there is no file, and `DataError`, which names the file (and the row, from 0), if it is
-    no Parquet, of another schema or version, cut short, corrupted, or holds a row that contradicts itself.
+    Raises `MissingFiles` if there is no file, and `DataError`, which names the file (and the row, from 0), if
+    it is no Parquet, of another schema or version, cut short, corrupted, or if a row contradicts itself.
     """
     path = Path(path)
     if not path.is_file():

@@ -16,31 +16,21 @@ from envs.errors import unknown_name
 from envs.intent import EMPTY, Add, Delete, Edit, Goal, IntentState, Replace, Switch
 from envs.wording import SETS
 
-# First words that show that a goal's text is an imperative; after any other word it is taken for a sentence.
-IMPERATIVES = frozenset(
-    "add answer apply arrange ask assign attend bill board book bring buy call charge check choose claim collect "
-    "come compute convert count cover credit deliver dig dim display divide do draw drive drop dust earn engrave "
-    "enroll exclude feed fence fertilize fetch fill filter find finish fit fix fly follow format get give go groom "
-    "group grow guarantee heat hire hold include insure invite join keep label learn leave let limit list look "
-    "lower make mark meet mix multiply note open order pack paint park pay pick place plan plant play print put "
-    "queue raise redeem remind rent repair report reserve restrict return ring round run schedule seat select send "
-    "serve set ship show shuffle sign skip sleep sort sow spend start stay stop subtract take tell text tip top "
-    "track travel treat turn use wait wake wash water wrap write".split()
-)
-ARTICLES = (
-    "the ",
-    "a ",
-    "an ",
-    "my ",
-    "our ",
-    "your ",
-    "each ",
-    "every ",
-    "whether ",
-    "how ",
-    "what ",
-    "which ",
-)
+_VERBS = """
+add answer apply arrange ask assign attend bill board book bring buy call charge check choose claim
+collect come compute convert count cover credit deliver dig dim display divide do draw drive drop
+dust earn engrave enroll exclude feed fence fertilize fetch fill filter find finish fit fix fly
+follow format get give go groom group grow guarantee heat hire hold include insure invite join keep
+label learn leave let limit list look lower make mark meet mix multiply note open order pack paint
+park pay pick place plan plant play print put queue raise redeem remind rent repair report reserve
+restrict return ring round run schedule seat select send serve set ship show shuffle sign skip sleep
+sort sow spend start stay stop subtract take tell text tip top track travel treat turn use wait wake
+wash water wrap write
+"""
+# First words that show that a goal's text is an imperative; any other text is taken for a sentence.
+IMPERATIVES = frozenset(_VERBS.split())
+# First words after which a slot takes no "the".
+DETERMINERS = ("the ", "a ", "an ", "my ", "our ", "your ", "each ", "every ", "whether ", "how ", "what ")
 
 
 class Simulator(Protocol):
@@ -84,7 +74,7 @@ class TemplateSimulator:
         """Return the message of one turn, see `Simulator.utter`."""
         first, last = turn_index == 0, turn_index == total - 1
         parts = [opening.strip()] if first and opening else []
-        if len(edits) > 2 and all(isinstance(edit, Add) for edit in edits):
+        if len(edits) > 1 and all(isinstance(edit, Add) for edit in edits):
             parts = ["\n".join([" ".join([*parts, self._draw("list", {}, first, rng)]), *_bullets(edits)])]
             parts += [self._draw("final", {}, first, rng)] if last else []
             return "\n".join(parts)
@@ -123,7 +113,7 @@ class TemplateSimulator:
 
 
 def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tuple[str, dict[str, str]]:
-    """Return the kind of template and its fields: by slot, by old value, or by text, whichever is unambiguous."""
+    """Return the kind of template and its fields: by slot, by old value or by text, as is unambiguous."""
     if old.value is None or new.value is None or new.slot is None:
         return "replace_text", {"old": _bare(old.text), "new": _bare(new.text)}
     fields = {"old": old.value, "new": new.value}
@@ -195,7 +185,7 @@ def _shows_value(goal: Goal) -> bool:
     """Return whether the text holds the value verbatim, also when its first letter becomes a capital."""
     if goal.value is None or goal.slot is None:
         return True
-    return (goal.value in goal.text and goal.value in _capital(goal.text))
+    return goal.value in goal.text and goal.value in _capital(goal.text)
 
 
 def _bare(text: str) -> str:
@@ -213,4 +203,4 @@ def _capital(text: str) -> str:
 
 
 def _the(slot: str) -> str:
-    return slot if slot.lower().startswith(ARTICLES) else f"the {slot}"
+    return slot if slot.lower().startswith(DETERMINERS) else f"the {slot}"

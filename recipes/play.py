@@ -1,6 +1,6 @@
 """`make play`: print one dialogue, the user's messages on the left, edits and oracle state beside them.
 
-A table in a terminal, where stale items are struck through; plain lines elsewhere, where they are under "stale".
+In a terminal a table, with stale items struck through; elsewhere plain lines, with them under "stale".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def play(
 ) -> Dialogue:
     """Print the dialogue of usable task number `index` and return it.
 
-    Raises `UnknownName` for a family, split, budget or condition, `MissingFiles` or `DataError` for the source.
+    Raises `UnknownName` for family, split, budget or condition, `MissingFiles` or `DataError` for the source.
     """
     found = get_family(family)
     pool = TaskPool(found, split, source, seed)
@@ -42,7 +42,7 @@ def play(
 
 
 def show(dialogue: Dialogue, console: Console) -> None:
-    """Print a dialogue: a table where `console` is a terminal, else plain lines without markup or wrapping."""
+    """Print a dialogue: a table where `console` is a terminal, else plain lines, not wrapped."""
     if not console.is_terminal:
         for line in _lines(dialogue):
             console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -101,7 +101,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--index", type=int, default=0, help="number of the task, from 0")
     parser.add_argument("--condition", default="drift")
-    parser.add_argument("--data", type=Path, default=None, help="folder of benchmark files, for real families")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="folder of benchmark files, for real families"
+    )
     args = parser.parse_args(argv)
     budget = int(args.budget) if args.budget.isdigit() else args.budget
     play(args.family, args.split, budget, args.seed, args.index, args.condition, args.data)

@@ -1,4 +1,4 @@
-"""Dialogues built a second on one core, by family, with template wording. Goal: 2,000 for procedural families."""
+"""Dialogues built a second on one core, by family, template wording. Goal: 2,000 for procedural families."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def measure(
         turns += len(build(found, task, "drift", budget, past).turns)
         count += 1
     rate = count / (time.process_time() - started)
-    goal = GOAL if hasattr(found, "task") else None  # real tasks are read, and the files' own costs are theirs
+    goal = (
+        GOAL if hasattr(found, "task") else None
+    )  # real tasks are read, and the files' own costs are theirs
     return {
         "row": f"dialogues/s a core, {family}, budget {budget}",
         "ours": round(rate, 1),
@@ -52,6 +54,11 @@ def measure(
     }
 
 
+def rows() -> list[dict[str, Any]]:
+    """Return one entry a procedural family, for `make bench`."""
+    return [measure(name) for name in FAMILIES]
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line of `python -m recipes.bench.dialogues`; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -59,7 +66,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--split", default="train")
     parser.add_argument("--budget", default="easy")
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--data", type=Path, default=None, help="folder of benchmark files, for real families")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="folder of benchmark files, for real families"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     budget = int(args.budget) if args.budget.isdigit() else args.budget

@@ -24,7 +24,12 @@ def calls_task(split: str, index: int) -> SourceTask:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 300), st.sampled_from(("easy", "medium", "hard")), st.integers(0, 9), st.sampled_from((0, 20)))
+@given(
+    st.integers(0, 300),
+    st.sampled_from(("easy", "medium", "hard")),
+    st.integers(0, 9),
+    st.sampled_from((0, 20)),
+)
 def test_conditions_share_task_and_intent(index: int, budget: str, seed: int, longer: int) -> None:
     task = calls_task("heldout", index)
     shown = {c: build(CALLS, task, c, budget, seed, turns_at_least=longer) for c in CONDITIONS}
@@ -52,9 +57,15 @@ def test_a_dialogue_is_the_same_in_another_process() -> None:
         "f = get_family('calls'); print(build(f, f.task('train', 7), 'drift', 3, 5))"
     )
     runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": h, "PYTHONPATH": "."})
-        for h in ("1", "2")
-    ]  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
+        )
+        for hash_seed in ("1", "2")
+    ]
     here = f"{build(CALLS, calls_task('train', 7), 'drift', 3, 5)}\n"
     assert runs[0].stdout == runs[1].stdout == here
 
@@ -66,7 +77,10 @@ def test_ids_are_readable() -> None:
 
 
 def test_held_out_tasks_get_held_out_wordings() -> None:
-    finals = {split: {build(CALLS, calls_task(split, i), "drift", 1, 0).turns[-1].utterance for i in range(60)} for split in CALLS.splits}
+    finals = {
+        split: {build(CALLS, calls_task(split, i), "drift", 1, 0).turns[-1].utterance for i in range(60)}
+        for split in CALLS.splits
+    }
     assert finals["train"] == set(TRAIN["final"]) and finals["heldout"] == set(HELDOUT["final"])
     own = build(CALLS, calls_task("heldout", 0), "drift", 1, 0, TemplateSimulator("train"))
     assert own.turns[-1].utterance in TRAIN["final"]

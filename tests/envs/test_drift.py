@@ -1,4 +1,4 @@
-"""Drift scripts: they end in the task's intent, keep to the budget, and every decoy and variant flips the verdict."""
+"""Drift scripts end in the task's intent, keep to the budget, and hold only what flips the verdict."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def calls_task(split: str, index: int) -> SourceTask:
 
 
 class Toy:
-    """Three colours; the answer is the JSON of all slots and values. `bad` decides what the grader forgives."""
+    """Things to paint red; the answer is the JSON of all slots and values."""
 
     name = "toy"
     structured = True
     splits = ("train",)
-    goals = tuple(Goal(f"g{n}", f"paint the {slot} red", slot, "red") for n, slot in enumerate(("door", "wall", "roof")))
+    goals = tuple(
+        Goal(f"g{n}", f"paint the {slot} red", slot, "red") for n, slot in enumerate(("door", "wall", "roof"))
+    )
     variant_values: tuple[str, ...] = ("blue", "green", "grey", "white", "black", "pink")
     decoy_slots: tuple[str, ...] = ("fence", "gate", "porch", "shed", "car", "sign")
     forgiven: tuple[str, ...] = ()
@@ -53,7 +55,9 @@ class Toy:
 
     def variants(self, task: SourceTask, goal: Goal, rng: random.Random) -> list[Goal]:
         values = rng.sample(self.variant_values, len(self.variant_values))
-        return [Goal(f"{goal.id}.v{n}", f"paint the {goal.slot} {v}", goal.slot, v) for n, v in enumerate(values)]
+        return [
+            Goal(f"{goal.id}.v{n}", f"paint the {goal.slot} {v}", goal.slot, v) for n, v in enumerate(values)
+        ]
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
         slots = rng.sample(self.decoy_slots, len(self.decoy_slots))
@@ -77,8 +81,16 @@ def edits_of(script) -> list:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(("train", "heldout")), st.integers(0, 500), budgets, st.integers(0, 50), st.sampled_from((0, 0, 25)))
-def test_a_script_folds_into_the_tasks_intent(split: str, index: int, budget: int, seed: int, longer: int) -> None:
+@given(
+    st.sampled_from(("train", "heldout")),
+    st.integers(0, 500),
+    budgets,
+    st.integers(0, 50),
+    st.sampled_from((0, 0, 25)),
+)
+def test_a_script_folds_into_the_tasks_intent(
+    split: str, index: int, budget: int, seed: int, longer: int
+) -> None:
     task = calls_task(split, index)
     script = build_script(CALLS, task, budget, seed, turns_at_least=longer)
     assert fold(EMPTY, edits_of(script)) == task.intent == script.states[-1]
@@ -94,7 +106,9 @@ def test_a_script_folds_into_the_tasks_intent(split: str, index: int, budget: in
 
 @settings(deadline=None)
 @given(st.integers(0, 500), budgets, st.integers(0, 50))
-def test_variants_and_decoys_keep_to_the_budget_and_flip_the_verdict(index: int, budget: int, seed: int) -> None:
+def test_variants_and_decoys_keep_to_the_budget_and_flip_the_verdict(
+    index: int, budget: int, seed: int
+) -> None:
     task = calls_task("train", index)
     script = build_script(CALLS, task, budget, seed)
     true = {goal.slot: goal for goal in task.goals}
@@ -119,7 +133,7 @@ def test_variants_and_decoys_keep_to_the_budget_and_flip_the_verdict(index: int,
         grade = CALLS.grade(task, CALLS.execute(task, IntentState((*task.goals, decoys[0]))))
         assert grade.error is None and not grade.full_credit
     deleted = [edit.goal for edit in edits_of(script) if isinstance(edit, Delete)]
-    assert deleted and set(deleted) == {d for decoys in stated.values() for d in decoys} or not stated
+    assert (deleted and set(deleted) == {d for decoys in stated.values() for d in decoys}) or not stated
 
 
 @pytest.mark.parametrize(("budget", "variants", "decoys"), [(1, 0.95, 0.61), (3, 1.70, 1.5), (5, 2.25, 2.5)])
@@ -178,7 +192,11 @@ def test_variants_flip_saves_the_check_of_variants_but_not_of_decoys() -> None:
     assert checked.graded > 0 == sure.graded
     sure.decoy_slots = ("fence",)
     sure.forgiven = ("fence",)
-    assert not any(isinstance(e, Delete) for seed in range(50) for e in edits_of(build_script(sure, sure.task(), 5, seed)))
+    assert not any(
+        isinstance(e, Delete)
+        for seed in range(50)
+        for e in edits_of(build_script(sure, sure.task(), 5, seed))
+    )
 
 
 def test_a_grader_error_is_no_flip() -> None:
@@ -193,13 +211,20 @@ def test_a_grader_error_is_no_flip() -> None:
 def test_families_that_cannot_execute_get_no_unchecked_drift() -> None:
     toy = Toy()
     toy.structured = False
-    assert all(isinstance(e, Add) for seed in range(20) for e in edits_of(build_script(toy, toy.task(), 5, seed)))
+    assert all(
+        isinstance(e, Add) for seed in range(20) for e in edits_of(build_script(toy, toy.task(), 5, seed))
+    )
 
 
 def test_a_decoy_never_shares_a_slot_with_a_goal() -> None:
     toy = Toy()
     toy.decoy_slots = ("door", "wall", "car")
-    deleted = [e.goal.slot for s in range(50) for e in edits_of(build_script(toy, toy.task(), 5, s)) if isinstance(e, Delete)]
+    deleted = [
+        e.goal.slot
+        for s in range(50)
+        for e in edits_of(build_script(toy, toy.task(), 5, s))
+        if isinstance(e, Delete)
+    ]
     assert set(deleted) == {"car"}
 
 

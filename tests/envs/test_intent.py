@@ -1,4 +1,4 @@
-"""The algebra of intents: fold and diff are inverse and shortest, folding is strict, conclusions die with supports."""
+"""Intents: fold and diff are inverse, diff is shortest, fold is strict, conclusions die with supports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ functions = st.sampled_from((None, "f", "g"))
 states = st.builds(IntentState, goal_lists.map(tuple), functions)
 names = st.none() | st.text(max_size=5)
 edits = st.one_of(
-    st.builds(Add, goals), st.builds(Delete, goals), st.builds(Replace, goals, goals), st.builds(Switch, names, st.text())
+    st.builds(Add, goals),
+    st.builds(Delete, goals),
+    st.builds(Replace, goals, goals),
+    st.builds(Switch, names, st.text()),
 )
 
 
@@ -66,7 +69,9 @@ def distance(a: IntentState, b: IntentState) -> int:
             return steps
         following: set[frozenset[Goal]] = set()
         for at in frontier:
-            options: list[Edit] = [Delete(goal) for goal in at] + [Add(goal) for goal in universe if goal not in at]
+            options: list[Edit] = [Delete(goal) for goal in at] + [
+                Add(goal) for goal in universe if goal not in at
+            ]
             options += [Replace(old, new) for old in at for new in universe if new != old]
             for edit in options:
                 try:
@@ -92,7 +97,10 @@ def test_diff_of_equal_states_is_empty(a: IntentState) -> None:
     assert diff(a, IntentState(tuple(reversed(a.goals)), a.function)) == []
 
 
-@given(st.lists(goals, max_size=3, unique_by=lambda g: g.id), st.lists(goals, max_size=3, unique_by=lambda g: g.id))
+@given(
+    st.lists(goals, max_size=3, unique_by=lambda g: g.id),
+    st.lists(goals, max_size=3, unique_by=lambda g: g.id),
+)
 def test_diff_is_as_short_as_any_edit_list(a: list[Goal], b: list[Goal]) -> None:
     first, second = IntentState(tuple(a)), IntentState(tuple(b))
     assert len(diff(first, second)) == distance(first, second)
@@ -101,7 +109,10 @@ def test_diff_is_as_short_as_any_edit_list(a: list[Goal], b: list[Goal]) -> None
 def test_diff_pairs_goals_of_one_slot() -> None:
     old, new = Goal("g1", "pay 5", "budget", "5"), Goal("g9", "pay 6", "budget", "6")
     other, third = Goal("g2", "go to Oslo", "city", "Oslo"), Goal("g3", "no nuts")
-    assert diff(IntentState((other, old)), IntentState((third, new))) == [Replace(old, new), Replace(other, third)]
+    assert diff(IntentState((other, old)), IntentState((third, new))) == [
+        Replace(old, new),
+        Replace(other, third),
+    ]
 
 
 @given(goals, goal_lists)
@@ -204,7 +215,8 @@ def test_states_survive_json_with_their_order(state: IntentState) -> None:
 @pytest.mark.parametrize(
     "data",
     [{}, {"op": "swap"}, {"op": "add"}, {"op": "delete", "old": {"id": "g1"}}, {"op": "switch", "old": "f"},
-     {"op": "replace", "old": {"id": "g1", "text": "a"}, "new": None}, {"op": "add", "new": {"id": 1, "text": "a"}}],
+     {"op": "replace", "old": {"id": "g1", "text": "a"}, "new": None},
+     {"op": "add", "new": {"id": 1, "text": "a"}}],
 )  # fmt: skip
 def test_malformed_edits_are_data_errors(data: dict[str, object]) -> None:
     with pytest.raises(DataError):

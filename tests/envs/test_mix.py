@@ -1,4 +1,4 @@
-"""Streams of dialogues: number i is a pure function, families take turns, bad golds are counted and left out."""
+"""Streams: dialogue i is a pure function, families take turns, bad golds are counted and left out."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_finite_families_go_round_over_their_usable_tasks() -> None:
     assert [stream.dialogue_at(i).task_id for i in (9, 0, 7)] == [ids[9], ids[0], ids[7]]
     again = {stream.dialogue_at(i).seed for i in range(10) if ids[i] == ids[0]}
     assert len(again) == 2
-    orders = {tuple(TaskPool(Finite(), "test", None, seed).at(i)[0].id for i in range(5)) for seed in range(6)}
+    orders = {
+        tuple(TaskPool(Finite(), "test", None, seed).at(i)[0].id for i in range(5)) for seed in range(6)
+    }
     assert len(orders) > 1
 
 
@@ -115,7 +117,9 @@ def test_procedural_families_skip_quarantined_tasks_purely_by_index() -> None:
     class Endless(Finite):
         def task(self, split: str, index: int) -> SourceTask:
             n = str(index % 10)
-            return SourceTask(f"endless/test/{index}", "endless", split, "", "", (Goal("g", n, "number", n),), {"n": n})
+            return SourceTask(
+                f"endless/test/{index}", "endless", split, "", "", (Goal("g", n, "number", n),), {"n": n}
+            )
 
     pool = TaskPool(Endless(), "test")
     assert pool.at(1)[0].id == "endless/test/1"

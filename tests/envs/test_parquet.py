@@ -1,4 +1,4 @@
-"""Parquet: dialogues come back equal; writes are atomic; files that are not ours are refused by name and row."""
+"""Parquet: dialogues come back equal, writes are atomic, other files are refused by name and row."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def dialogues(draw: st.DrawFn) -> Dialogue:
             shown = state.conclude(Conclusion(f"c{number}", draw(texts), frozenset({state.goals[0].id})))
         turns.append(Turn(draw(texts), tuple(edits), shown))
     seed = draw(st.integers(-(2**63), 2**63 - 1))
-    return Dialogue(draw(texts), draw(texts), draw(texts), draw(st.sampled_from(CONDITIONS)), 3, seed, tuple(turns))
+    return Dialogue(
+        draw(texts), draw(texts), draw(texts), draw(st.sampled_from(CONDITIONS)), 3, seed, tuple(turns)
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -104,7 +106,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_scrap(tmp_path: Path) -> None
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(MissingFiles, match="none.parquet"):
+    with pytest.raises(MissingFiles, match=r"none\.parquet"):
         next(read_dialogues(tmp_path / "none.parquet"))
 
 
@@ -152,7 +154,9 @@ def test_flipped_bytes_never_pass_unseen(tmp_path: Path) -> None:
     for at in range(4, len(data) - 8, len(data) // 60):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
         try:
-            assert list(read_dialogues(path)) == written  # a byte that means nothing (statistics, names of writers)
+            assert (
+                list(read_dialogues(path)) == written
+            )  # a byte that means nothing (statistics, names of writers)
         except DataError as error:
             assert "bad.parquet" in str(error)
             refused += 1

@@ -40,7 +40,9 @@ FIELDS = {
 }
 
 
-def says(edits: list[Edit], live: IntentState = EMPTY, split: str = "train", turn: int = 1, total: int = 5) -> set[str]:
+def says(
+    edits: list[Edit], live: IntentState = EMPTY, split: str = "train", turn: int = 1, total: int = 5
+) -> set[str]:
     """Every wording that comes up in many draws."""
     simulator = TemplateSimulator(split)
     return {simulator.utter(edits, turn, total, "Hello.", random.Random(n), live) for n in range(300)}
@@ -110,23 +112,31 @@ def test_an_old_value_that_another_goal_shares_is_not_used_alone() -> None:
         assert "delivery address" in said
     # "Brooklynite" is another word, so it makes nothing ambiguous.
     local = Goal("g8", "ask for the Brooklynite", "guide", "Brooklynite")
-    assert any("delivery address" not in s for s in says([Replace(BROOKLYN, QUEENS)], IntentState((BROOKLYN, local))))
+    assert any(
+        "delivery address" not in s for s in says([Replace(BROOKLYN, QUEENS)], IntentState((BROOKLYN, local)))
+    )
 
 
 def test_a_slot_that_another_goal_shares_is_not_used_alone() -> None:
     second = Goal("g9", "deliver to Harlem", "delivery address", "Harlem")
     live = IntentState((BROOKLYN, second))
-    assert all("Brooklyn" in s for s in says([Replace(BROOKLYN, QUEENS)], live) | says([Delete(BROOKLYN)], live))
+    assert all(
+        "Brooklyn" in s for s in says([Replace(BROOKLYN, QUEENS)], live) | says([Delete(BROOKLYN)], live)
+    )
 
 
 def test_a_text_that_hides_its_value_gives_way_to_slot_and_value() -> None:
     assert all("hot-3" in s and "spice level" in s for s in says([Add(HIDDEN)]))
-    clean = TemplateSimulator().utter([Add(HIDDEN), Add(BROOKLYN), Add(APPLES)], 0, 1, "Hi.", random.Random(0))
+    clean = TemplateSimulator().utter(
+        [Add(HIDDEN), Add(BROOKLYN), Add(APPLES)], 0, 1, "Hi.", random.Random(0)
+    )
     assert "- spice level: hot-3\n- deliver to Brooklyn\n- Tom has 5" in clean
 
 
 def test_sentences_are_not_pressed_into_commands() -> None:
-    assert not any(re.search(r"(please|you to|sure to|you) the party", s, re.I) for s in says([Add(WEDNESDAY)]))
+    assert not any(
+        re.search(r"(please|you to|sure to|you) the party", s, re.I) for s in says([Add(WEDNESDAY)])
+    )
     assert "Please deliver to Brooklyn." in says([Add(BROOKLYN)])
     for said in says([Add(QUESTION)]) | says([Add(APPLES)]) | says([Add(WEDNESDAY)]):
         assert not re.search(r"[.?!][.?]|\s\s|[{}]", said)
@@ -148,7 +158,7 @@ def test_unknown_split_is_refused() -> None:
         TemplateSimulator("trian")
 
 
-PROCEDURAL = [name for name in ("calls", "sql", "math")]
+PROCEDURAL = ("calls", "sql", "math")
 
 
 def procedural(name: str) -> Family:

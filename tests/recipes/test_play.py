@@ -52,7 +52,11 @@ def test_plain_output_has_no_escapes_and_names_stale_items() -> None:
 
 
 def test_a_terminal_strikes_exactly_the_stale_items_through() -> None:
-    a, b, c = Goal("a", "pay 5", "budget", "5"), Goal("b", "pay 6", "budget", "6"), Goal("c", "[red]no nuts[/red]")
+    a, b, c = (
+        Goal("a", "pay 5", "budget", "5"),
+        Goal("b", "pay 6", "budget", "6"),
+        Goal("c", "[red]no nuts[/red]"),
+    )
     steps = [Add(a), Add(c), Replace(a, b), Switch(None, "f")]
     state, turns = EMPTY, []
     for step in steps:
