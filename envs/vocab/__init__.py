@@ -21,7 +21,7 @@ SPLITS = ("train", "heldout")
 
 # words that carry no content: both splits may use them
 _STOPWORDS = """a am an and any at by each first for from high in is it its last low most least more less my new next
-no only not of off on one or out over per pm than the then to two under up with without yes"""
+no only not of off on one or out over per percent pm than the then to two under up with without yes"""
 STOPWORDS = frozenset(_STOPWORDS.split())
 
 _ANY = ("the {slot} should be {}", "set the {slot} to {}", "use {} for the {slot}", "I want {} as the {slot}")
@@ -140,17 +140,17 @@ class Words:
 
 def words_of(split: str) -> Words:
     """Return all vocabulary of a split. Raises `UnknownName`."""
-    from envs.vocab import calls_heldout, calls_train, sql_slots
+    from envs.vocab import calls_heldout, calls_train, math_words, sql_slots
 
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     functions = calls_train.FUNCTIONS if split == "train" else calls_heldout.FUNCTIONS
     slots = [slot for function in functions for slot in function.slots]
-    slots += sql_slots.all_slots(split)
+    slots += [*sql_slots.all_slots(split), *math_words.all_slots(split)]
     return Words(
         slots={slot.name: slot.wordings for slot in slots},
         values=frozenset(value for slot in slots for value in slot.pool.values),
-        names=frozenset(function.name for function in functions) | sql_slots.names(split),
+        names=frozenset(function.name for function in functions) | sql_slots.names(split) | math_words.names(split),
     )
 
 

@@ -34,7 +34,7 @@ FUNCTIONS = (
             slot("subject", strings("linear algebra | pottery | marine biology | astronomy | creative writing | "
                  "Latin | microeconomics | screen printing"), "I study {}", "sign me up for {}"),
             slot("tutor", C.people, "learn from {}", "the tutor is {}"),
-            slot("semester", strings("spring | autumn | winter | midsummer | early fall | leap term"), "enroll me for the {} semester",
+            slot("semester", strings("spring | autumn | winter | midsummer | harvest term | leap term"), "enroll me for the {} semester",
                  "take it in {}"),
             slot("campus", C.cities, "attend in {}", "the campus lies in {}"),
             slot("credits", integers(range(3, 31), "{} credits"), "earn {}", "it counts {}"),
@@ -95,7 +95,7 @@ FUNCTIONS = (
             slot("witness", C.people, "{} saw it", "the witness is {}"),
             slot("incident day", C.dates, "it happened on {}", "the damage dates from {}"),
             slot("police report", BOOLEAN, "{} to a police report", "police report filed: {}"),
-            slot("payout method", strings("bank transfer | cheque | prepaid voucher | cash | wire draft | store credit"), "pay me by {}",
+            slot("payout method", strings("bank transfer | cheque | prepaid chip | cash | wire draft | postal giro"), "pay me by {}",
                  "the payout method is {}"),
             slot("evidence", lists("snapshots | receipts | sketches | testimony | footage"), "I attach {}",
                  "the evidence is {}"),
