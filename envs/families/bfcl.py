@@ -124,15 +124,11 @@ class Bfcl:
     def _file(self, source: Path | None, split: str, name: str) -> Iterator[SourceTask | Quarantined]:
         questions = benchmark_file(source, "bfcl", name, _ORIGIN)
         answers = benchmark_file(source, "bfcl", f"possible_answer/{name}", _ORIGIN)
-        truths = {
-            record["id"]: record["ground_truth"] for _, record in read_jsonl(answers, ("id", "ground_truth"))
-        }
+        truths = dict(_truths(answers))
         records = list(read_jsonl(questions, ("id", "question", "function")))
         # Other values come from every category in the folder: a full folder gives the richest drift.
-        beside = [
-            path for path in (answers.parent / f"BFCL_v4_{name}.json" for name in _POOLS) if path.is_file()
-        ]
-        pools = Pools(r["ground_truth"] for path in beside for _, r in read_jsonl(path, ("ground_truth",)))
+        beside = [answers.parent / f"BFCL_v4_{category}.json" for category in _POOLS]
+        pools = Pools(truth for path in beside if path.is_file() for _, truth in _truths(path))
         for row, record in records:
             if record["id"] not in truths:
                 raise DataError(f"{questions}, row {row + 1}: {record['id']!r} has no answer in {answers}")
@@ -241,6 +237,19 @@ class Bfcl:
                 more = {"call": at, "argument": argument, "slot": slot, "wording": wording, "more": True}
                 found.append(more | {"value": rng.choice(values)})
         return {f"d{n}": decoy for n, decoy in enumerate(found, 1)}
+
+
+def _truths(path: Path) -> Iterator[tuple[str, list[dict[str, dict[str, list[Any]]]]]]:
+    """Yield (item id, accepted calls). Raises `DataError` for a row that is not shaped so."""
+    for row, record in read_jsonl(path, ("id", "ground_truth")):
+        truth = record["ground_truth"]
+        sound = isinstance(truth, list) and all(isinstance(call, dict) and len(call) == 1 for call in truth)
+        given = [arguments for call in truth for arguments in call.values()] if sound else [None]
+        if not all(isinstance(a, dict) and all(isinstance(v, list) for v in a.values()) for a in given):
+            raise DataError(
+                f"{path}, row {row + 1}: ground_truth is no [{{function: {{argument: [values]}}}}]"
+            )
+        yield record["id"], truth
 
 
 def _describe(
