@@ -17,7 +17,6 @@ from envs.dialogue import CONDITIONS
 from envs.errors import ConfigError, unknown_name
 
 BUDGETS = {"easy": 1, "medium": 3, "hard": 5}
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that vLLM can serve
 
 
 def _budget(value: Any) -> Any:
@@ -194,25 +193,23 @@ class OpdSettings(Part):
 
 
 class LoraSettings(Part):
-    rank: int = 32
+    rank: int = Field(default=32, ge=1)
     """Rank of the adapter."""
     alpha: float = Field(default=64.0, gt=0)
     """Scale: the adapter's product is multiplied by alpha / rank."""
     targets: Names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Names of the linear layers that get an adapter."""
 
-    @model_validator(mode="after")
-    def _servable(self) -> LoraSettings:
-        if self.rank not in LORA_RANKS:
+    @field_validator("targets")
+    @classmethod
+    def _inner_layers(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        outer = {"lm_head", "embed_tokens"} & set(targets)
+        if outer or not targets:
             raise ConfigError(
-                f"vLLM serves adapters of rank {', '.join(map(str, LORA_RANKS))} only, got {self.rank}"
+                f"adapters go on inner linear layers, got {', '.join(targets) or 'none'}: the losses read "
+                f"the head's own weights"
             )
-        refused = {"lm_head", "embed_tokens"} & set(self.targets)
-        if refused or not self.targets:
-            raise ConfigError(
-                f"targets must be inner linear layers, got {self.targets}; vLLM serves no other"
-            )
-        return self
+        return targets
 
 
 class StudentSettings(Part):
