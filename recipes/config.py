@@ -93,6 +93,8 @@ def load_config(
             f"data folder {config.data} is not there; give the folder that holds gsm8k/ or bfcl/ in their "
             f"upstream layout (DATA=... or --data ...), or leave it out"
         )
+    if config.opd.teacher_model is not None:
+        _preset(config.opd.teacher_model, trackers, "teacher model")
     if config.name is None:
         config = config.model_copy(update={"name": default_name(config.tracker, config.seed)})
     return config
@@ -178,7 +180,7 @@ def _resumed(line: Mapping[str, Any], runs: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _preset(tracker: str, trackers: Path) -> dict[str, Any]:
+def _preset(tracker: str, trackers: Path, kind: str = "tracker") -> dict[str, Any]:
     presets = tracker_presets(trackers)
     if tracker in presets:
         return {key: value for key, value in presets[tracker].items() if key not in ("parameters", "shape")}
@@ -190,7 +192,7 @@ def _preset(tracker: str, trackers: Path) -> dict[str, Any]:
             f"model folder {tracker} is not there; give a folder with config.json, tokenizer files and "
             f"*.safetensors, or one of: {', '.join(sorted(presets))}"
         )
-    raise unknown_name("tracker", tracker, presets)
+    raise unknown_name(kind, tracker, presets)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -228,7 +230,8 @@ def _check_keys(
     for key, value in layer.items():
         info = model.model_fields.get(str(key))
         if info is None:
-            raise _unknown_key(f"{prefix}{key}", source)
+            below = "." + next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
+            raise _unknown_key(f"{prefix}{key}{below}", source)
         part = _part(info.annotation)
         if part is not None and isinstance(value, Mapping):
             _check_keys(value, source, part, f"{prefix}{key}.")
@@ -238,7 +241,8 @@ def _unknown_key(dotted: str, source: str) -> UnknownName:
     known = known_keys()
     leaf = dotted.split(".")[-1]
     same_leaf = [key for key in known if key.split(".")[-1] == leaf]
-    close = same_leaf or difflib.get_close_matches(dotted, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(dotted, same_leaf, n=1, cutoff=0.7) or same_leaf
+    close = close or difflib.get_close_matches(dotted, known, n=1, cutoff=0.6)
     if not close:
         leaves = {key.split(".")[-1]: key for key in known}
         close = [leaves[name] for name in difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.5)]

@@ -244,20 +244,23 @@ def gpu_free_gib() -> float | None:
 
 
 def check_data(config: OpdConfig) -> None:
-    """Raise `MissingFiles` when `data` holds none of the families that are read from files."""
-    if config.data is None:
-        return
+    """Raise `MissingFiles` when `data` holds no family that is read from files, or lacks one that is trained
+    on.
+    """
     from envs.families import registry
 
     real = sorted(name for name, family in registry().items() if not hasattr(family, "task"))
-    if real and not any((config.data / name).is_dir() for name in real):
+    if config.data is not None and real and not any((config.data / name).is_dir() for name in real):
         raise MissingFiles(
             f"data folder {config.data} holds none of: {', '.join(f'{name}/' for name in real)}. Give the "
             f"folder that has them in their upstream layout, or leave DATA out"
         )
     for name in config.env.families:
-        if name in real and not (config.data / name).is_dir():
-            raise MissingFiles(f"family {name!r} is asked for, but {config.data / name} is not there")
+        if name in real and (config.data is None or not (config.data / name).is_dir()):
+            raise MissingFiles(
+                f"family {name!r} is read from files and {config.data or 'no data folder'} does not have "
+                f"them; give a folder that holds {name}/ by DATA=... (--data ...)"
+            )
 
 
 def check_port(port: int | None) -> None:
