@@ -109,7 +109,9 @@ class TemplateSimulator:
 
     def _draw(self, kind: str, fields: dict[str, str], first: bool, rng: random.Random) -> str:
         template = rng.choice(_usable(self.split, kind, frozenset(fields), first))
-        return template.format_map(fields)
+        said = template.format_map(fields)
+        # "Apple Inc." at the end brings its own full stop.
+        return said[:-1] if said.endswith("..") and template.endswith("}.") else said
 
 
 def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tuple[str, dict[str, str]]:

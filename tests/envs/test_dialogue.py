@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +20,7 @@ from envs.task import Grade, SourceTask, get_family
 from envs.wording import HELDOUT, TRAIN
 
 CALLS = get_family("calls")
+DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def calls_task(split: str, index: int) -> SourceTask:
@@ -163,3 +167,26 @@ def test_a_crashing_grader_leaves_the_case_ungraded() -> None:
     grade = env.step("answer")
     assert isinstance(grade, Grade) and grade.error is not None and "no database" in grade.error
     assert grade.score == 0.0 and not grade.full_credit
+
+
+@pytest.mark.parametrize(("name", "split"), [("gsm8k", "test"), ("bfcl", "simple"), ("bfcl", "parallel")])
+def test_real_tasks_make_dialogues_of_all_conditions(name: str, split: str) -> None:
+    if not (DATA / name).is_dir():
+        pytest.skip(f"no {name} files: set FLUXFORGE_DATA to a folder that holds {name}/")
+    family = get_family(name)
+    drifted = 0
+    for task in islice(family.load(DATA, split), 40):
+        shown = {c: build(family, task, c, 3, 0) for c in CONDITIONS}
+        assert {d.final for d in shown.values()} == {task.intent}
+        assert len(shown["drift"].turns) == len(shown["turn_matched"].turns)
+        for turn in shown["drift"].turns:
+            drifted += any(not isinstance(edit, Add) for edit in turn.edits)
+            for edit in turn.edits:
+                goal = edit.new if isinstance(edit, Replace) else edit.goal  # type: ignore[union-attr]
+                said = {goal.text.removesuffix("."), goal.value or goal.text, goal.slot or goal.text}
+                assert any(words in turn.utterance for words in said)
+        env = Env(shown["clean"], family, task)
+        env.reset()
+        grade = env.step(family.gold(task))
+        assert isinstance(grade, Grade) and grade.full_credit
+    assert drifted > 40

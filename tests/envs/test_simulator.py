@@ -142,6 +142,12 @@ def test_sentences_are_not_pressed_into_commands() -> None:
         assert not re.search(r"[.?!][.?]|\s\s|[{}]", said)
 
 
+def test_a_value_that_ends_in_a_full_stop_gets_no_second_one() -> None:
+    company = Goal("g6", "buy from Apple Inc.", "company", "Apple Inc.")
+    for said in says([Add(company)]) | says([Replace(BROOKLYN, company)], IntentState((BROOKLYN,))):
+        assert "Apple Inc." in said and ".." not in said
+
+
 def test_first_turn_has_the_opening_and_no_word_that_follows_something() -> None:
     for said in says([Add(BROOKLYN)], turn=0):
         assert said.startswith("Hello. ") and not re.search(r"\b(also|next|and please)\b", said, re.I)
