@@ -102,7 +102,7 @@ class TemplateSimulator:
                 fields = _fields(goal)
                 by_slot = "value" in fields and _slot_is_clear(goal, live) and rng.random() < 0.7
                 kind = "delete_slot" if by_slot else "delete_text"
-                fields["text"] = _bare(goal.text)  # in quotation marks any text may stand
+                fields["text"] = _bare(goal)  # in quotation marks any text may stand
             case Switch(_, function):
                 kind, fields = "switch", {"new": function}
         return self._draw(kind, fields, first, rng)
@@ -117,7 +117,7 @@ class TemplateSimulator:
 def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tuple[str, dict[str, str]]:
     """Return the kind of template and its fields: by slot, by old value or by text, as is unambiguous."""
     if old.value is None or new.value is None or new.slot is None:
-        return "replace_text", {"old": _bare(old.text), "new": _bare(new.text)}
+        return "replace_text", {"old": _bare(old), "new": _bare(new)}
     fields = {"old": old.value, "new": new.value}
     slot_clear, old_clear = _slot_is_clear(old, live), _value_is_clear(old, live)
     if slot_clear and not (old_clear and rng.random() < 0.4):
@@ -125,11 +125,11 @@ def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tup
         return "replace_slot", {**fields, "slot": slot, "Slot": _capital(slot)}
     if old_clear:
         return "replace_old", fields
-    return "replace_text", {"old": _bare(old.text), "new": _bare(new.text)}
+    return "replace_text", {"old": _bare(old), "new": _bare(new)}
 
 
 def _fields(goal: Goal) -> dict[str, str]:
-    text = _bare(goal.text)
+    text = _bare(goal)
     fields = {"sentence": _sentence(goal.text)}
     if not text.endswith(("!", "?")):  # it can stand in the middle of a sentence
         fields["text"] = text
@@ -180,7 +180,7 @@ def mentions(text: str, value: str) -> bool:
 
 def _bullets(edits: Sequence[Edit]) -> list[str]:
     goals = [edit.goal for edit in edits if isinstance(edit, Add)]
-    return [f"- {_bare(g.text) if _shows_value(g) else f'{g.slot}: {g.value}'}" for g in goals]
+    return [f"- {_bare(g) if _shows_value(g) else f'{g.slot}: {g.value}'}" for g in goals]
 
 
 def _shows_value(goal: Goal) -> bool:
@@ -190,9 +190,10 @@ def _shows_value(goal: Goal) -> bool:
     return goal.value in goal.text and goal.value in _capital(goal.text)
 
 
-def _bare(text: str) -> str:
-    """Return a goal's text without surrounding space and without its full stop."""
-    return text.strip().removesuffix(".")
+def _bare(goal: Goal) -> str:
+    """Return a goal's text without surrounding space and without its full stop, unless its value ends in it."""
+    text = goal.text.strip()
+    return text if (goal.value or "").endswith(".") else text.removesuffix(".")
 
 
 def _sentence(text: str) -> str:
