@@ -191,7 +191,7 @@ def _shows_value(goal: Goal) -> bool:
 
 
 def _bare(goal: Goal) -> str:
-    """Return a goal's text without surrounding space and without its full stop, unless its value ends in it."""
+    """Return a goal's text without its full stop, unless that belongs to its value."""
     text = goal.text.strip()
     return text if (goal.value or "").endswith(".") else text.removesuffix(".")
 
