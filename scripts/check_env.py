@@ -51,7 +51,7 @@ def main() -> int:
         print("the CUDA lock got a CPU build of torch; check pip's index settings", file=sys.stderr)
         return 1
     vllm = "with vLLM" if has_vllm else "no vLLM for this machine: the local engine is used"
-    print(f"setup: torch {torch.__version__}, {vllm}")
+    print(f"torch {torch.__version__}, {vllm}")
     return 0
 
 

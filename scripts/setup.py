@@ -67,13 +67,23 @@ def is_current() -> bool:
         return False
 
 
-def run(command: list[str], what: str) -> None:
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+def run(command: list[str], what: str) -> str:
+    """Run a step with its output kept back; raise `SystemExit` with the end of that output when it fails."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
+        end = "\n".join(done.stdout.strip().splitlines()[-40:])
         raise SystemExit(
-            f"setup: {what} failed (exit status {done.returncode}; the reason stands above). "
+            f"{end}\nsetup: {what} failed (exit status {done.returncode}; the reason stands above). "
             "The unfinished .venv is not used; run `make setup` again."
         )
+    return done.stdout.strip()
 
 
 def pip(*arguments: str) -> list[str]:
@@ -129,7 +139,7 @@ def build(kind: str) -> None:
     run(pip(*quiet, "-r", str(lock)), f"installing locks/{kind}.txt")
     run(pip(*quiet, "--no-build-isolation", "--editable", str(ROOT)), "installing fluxforge itself")
     say("checking versions and imports")
-    run([str(PYTHON), "scripts/check_env.py", str(lock)], "the check of .venv")
+    say(run([str(PYTHON), "scripts/check_env.py", str(lock)], "the check of .venv").splitlines()[-1])
     aside = STAMP.with_suffix(".part")
     aside.write_text(json.dumps(stamp) + "\n")
     aside.replace(STAMP)
