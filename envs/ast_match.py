@@ -3,9 +3,9 @@
 Two modes. `official` gives the verdicts of the leaderboard's Python checker (ShishirPatil/gorilla,
 Apache-2.0; its behaviour written anew, no code shared), leniencies included: strings are compared without
 case and without ` ,./-_*^`, calls are matched greedily in order, positional arguments are dropped, `""` or
-`[]` may stand for an optional argument. `strict` compares strings exactly but for outer blanks, finds the best
-one-to-one matching, and refuses positional arguments. Truth is written as in BFCL, `[{function: {argument:
-[accepted values]}}]`, where `""` among the values means that the argument may be left out.
+`[]` may stand for an optional argument. `strict` compares strings exactly but for outer blanks, finds the
+best one-to-one matching, and refuses positional arguments. Truth is written as in BFCL, `[{function:
+{argument: [accepted values]}}]`, where `""` among the values means that the argument may be left out.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _CHUNK = 2_000_000  # resampled values held at once
 
 @dataclass(frozen=True, slots=True)
 class PairedDiff:
-    """Mean of after - before over `n` pairs and its interval; `dropped` pairs had a side that is not known."""
+    """Mean of after - before over `n` pairs and its interval; `dropped` pairs lack a side."""
 
     diff: float
     ci95: tuple[float, float]
