@@ -36,7 +36,7 @@ _WORDINGS = (
     "make {noun} {value}",
     "let {noun} be {value}",
 )
-_MORE = ("extra call", "second extra call", "third extra call")
+_MORE = 3  # wishes for one more call; the count of calls is graded, so each is wrong
 
 
 class Bfcl:
@@ -223,20 +223,21 @@ class Bfcl:
                         break
         rng.shuffle(found)
         found = found[:5]
-        for slot in _MORE:  # one call more is always wrong: the count is graded
-            at = rng.randrange(len(calls))
-            choices = [a for a, v in calls[at].arguments.items() if type(v) in (str, int, float)]
-            if not choices:
-                continue
-            argument = rng.choice(choices)
+        places = {a: at for at, call in enumerate(calls) for a, v in call.arguments.items() if _is_scalar(v)}
+        for argument in rng.sample(sorted(places), min(_MORE, len(places))):
+            at = places[argument]
             spec = schemas[calls[at].name]["properties"][argument]
             values = other_values(argument, calls[at].arguments[argument], spec, pools, rng)
             if values:
-                like = f" like call {at + 1}" if len(calls) > 1 else ""
-                wording = f"make one more call{like} with {{value}} as the {_words(argument)}"
-                more = {"call": at, "argument": argument, "slot": slot, "wording": wording, "more": True}
-                found.append(more | {"value": rng.choice(values)})
+                words, like = _words(argument), f" like call {at + 1}" if len(calls) > 1 else ""
+                wording = f"make one more call{like} with {{value}} as the {words}"
+                more = {"call": at, "argument": argument, "slot": f"{words} of one more call", "more": True}
+                found.append(more | {"wording": wording, "value": rng.choice(values)})
         return {f"d{n}": decoy for n, decoy in enumerate(found, 1)}
+
+
+def _is_scalar(value: Any) -> bool:
+    return type(value) in (str, int, float)
 
 
 def _truths(path: Path) -> Iterator[tuple[str, list[dict[str, dict[str, list[Any]]]]]]:
