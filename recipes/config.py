@@ -241,7 +241,8 @@ def _unknown_key(dotted: str, source: str) -> UnknownName:
     known = known_keys()
     leaf = dotted.split(".")[-1]
     same_leaf = [key for key in known if key.split(".")[-1] == leaf]
-    close = difflib.get_close_matches(dotted, same_leaf, n=1, cutoff=0.7) or same_leaf
+    close = difflib.get_close_matches(dotted, same_leaf, n=1, cutoff=0.7) if "." in dotted else []
+    close = close or same_leaf
     close = close or difflib.get_close_matches(dotted, known, n=1, cutoff=0.6)
     if not close:
         leaves = {key.split(".")[-1]: key for key in known}

@@ -141,9 +141,7 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
         plan.notes.append(f"the size of {config.model} is not known here, so memory is not checked")
         return plan
     weights = size.parameters / GIB
-    served = (
-        4 if config.engine.dtype == "float32" or (config.engine.dtype == "auto" and not _fast_bf16()) else 2
-    )
+    served = _bytes(config.engine.dtype)
     replicas = config.engine.replicas
     plan.memory["engine weights"] = replicas * served * weights
     plan.memory["engine KV cache"] = replicas * config.engine.kv_cache_gib if kind == "vllm" else 0.0
@@ -151,29 +149,26 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
         plan.memory["processes"] = PROCESS_GIB + (VLLM_GIB * replicas if kind == "vllm" else 0.0)
     if not training:
         return plan
-    computed = 4 if config.student.dtype == "float32" else 2
+    computed = _bytes(config.student.dtype)
     lora = config.student.lora
     trained = weights if lora is None else _adapter_parameters(size, lora.rank, len(lora.targets)) / GIB
-    if lora is None:
-        plan.memory["student weights (float32)"] = 4 * weights
-    else:
-        plan.memory["student weights"] = computed * weights + 4 * trained
-    plan.memory["gradients and AdamW moments"] = 12 * trained
+    plan.memory["student weights"] = computed * weights
+    # Where the computation is in float32 the parameters are their own masters, and their own gradients.
+    plan.memory["masters, gradients, AdamW moments"] = (16 if computed == 2 else 12) * trained
     plan.memory["activations"] = activations_gib(size, config)
     plan.memory["weights on their way to the engines"] = served * weights
-    if config.opd.steps and config.opd.teacher != "oracle" and config.opd.loss in ("full", "sampled"):
-        teacher = (
-            size if config.opd.teacher_model is None else model_size(_preset_model(config.opd.teacher_model))
-        )
+    copied = computed * trained  # the frozen start: of the adapter only, where there is one
+    if config.opd.steps and config.opd.teacher == "privileged":
+        plan.memory["teacher"] = copied
+    elif config.opd.steps and config.opd.teacher == "model":
+        teacher = model_size(_preset_model(str(config.opd.teacher_model)))
         if teacher is None:
             plan.notes.append(
                 f"the size of teacher {config.opd.teacher_model} is not known here and not counted"
             )
         else:
-            plan.memory["teacher"] = (
-                (4 if config.opd.teacher == "privileged" else 2) * teacher.parameters / GIB
-            )
-    saved = 12 * trained + (4 * weights if config.opd.teacher == "privileged" else 0.0)
+            plan.memory["teacher"] = computed * teacher.parameters / GIB
+    saved = 12 * trained + (copied if config.opd.teacher == "privileged" else 0.0)
     plan.disk_gib = saved * (config.checkpoint.keep + 1)
     return plan
 
@@ -181,7 +176,7 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
 def activations_gib(size: ModelSize, config: OpdConfig) -> float:
     """Return what one forward pass keeps for its backward pass, and the block of logits of the fused loss."""
     tokens = config.student.tokens_per_micro
-    width = 2 if config.student.dtype == "float32" else 1
+    width = _bytes(config.student.dtype) / 2
     layers = 1 + size.layers / 10 if config.student.gradient_checkpointing else size.layers
     logits = min(tokens, 256) * size.vocab * 4 * 2
     return (tokens * layers * size.hidden * BYTES_PER_ACTIVATION * width + logits) / GIB
@@ -356,6 +351,11 @@ def _engine_kind(kind: str) -> tuple[str, str]:
         return kind, ""
     available, reason = vllm_available()
     return ("vllm", "") if available else ("local", reason)
+
+
+def _bytes(dtype: str) -> int:
+    """Return the bytes of one value of "auto", "bfloat16" or "float32" on this machine."""
+    return 4 if dtype == "float32" or (dtype == "auto" and not _fast_bf16()) else 2
 
 
 def _fast_bf16() -> bool:

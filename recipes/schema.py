@@ -132,8 +132,6 @@ class WarmupSettings(Part):
     """Share of dialogues whose context also shows the expert edit: it makes the start a privileged
     teacher.
     """
-    lr: float | None = Field(default=None, gt=0)
-    """Learning rate of this phase; null: the student's."""
 
 
 class OpdSettings(Part):
@@ -227,8 +225,9 @@ class StudentSettings(Part):
     """How the learning rate falls from its peak to a tenth of it at the last step; `constant`: not at all."""
     clip: float = Field(default=1.0, gt=0)
     """Largest global gradient norm."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type of the computation; master weights, moments and losses are float32."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Type of the computation; `auto` is bfloat16 where the hardware is fast in it. Master weights, moments
+    and losses are float32 always."""
     tokens_per_micro: int = Field(default=2048, ge=64)
     """Tokens of one forward and backward pass."""
     gradient_checkpointing: bool = False

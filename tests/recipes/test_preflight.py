@@ -74,8 +74,11 @@ def test_broken_model_files_are_named(tmp_path: Path) -> None:
 
 def test_the_tiny_recipe_fits_a_laptop(host: None) -> None:
     plan = estimate(config_of())
-    assert plan.memory["student weights (float32)"] == pytest.approx(4 * 134.5e6 / 2**30, rel=0.01)
-    assert plan.memory["gradients and AdamW moments"] == pytest.approx(12 * 134.5e6 / 2**30, rel=0.01)
+    trained = plan.memory["student weights"] + plan.memory["masters, gradients, AdamW moments"]
+    bf16 = estimate(config_of("--student.dtype", "bfloat16")).memory
+    assert bf16["student weights"] == pytest.approx(2 * 134.5e6 / 2**30, rel=0.01)
+    assert bf16["masters, gradients, AdamW moments"] == pytest.approx(16 * 134.5e6 / 2**30, rel=0.01)
+    assert 16 * 134.5e6 < trained * 2**30 < 18.1 * 134.5e6  # float32: its own masters
     assert 5 < plan.memory_gib < 12
     adapter = estimate(config_of("--student.lora.rank", "8"))
     assert adapter.memory_gib < plan.memory_gib - 1 and adapter.disk_gib < plan.disk_gib
@@ -89,7 +92,7 @@ def test_the_tiny_recipe_fits_a_laptop(host: None) -> None:
 def test_a_teacher_counts_unless_it_is_the_oracle(host: None) -> None:
     assert "teacher" in estimate(config_of()).memory
     assert "teacher" not in estimate(config_of("--opd.teacher", "oracle", "--opd.loss", "expert")).memory
-    big = estimate(config_of("--opd.teacher", "model", "--opd.teacher_model", "2b"))
+    big = estimate(config_of("--student.dtype=bfloat16", "--opd.teacher=model", "--opd.teacher_model=2b"))
     assert big.memory["teacher"] == pytest.approx(4e9 / 2**30, rel=0.01)
 
 
