@@ -84,6 +84,7 @@ class LoopEngine:
         self._death: str | None = None
         self._held: deque[tuple[str, Any, Future[Any]]] = deque()  # arrived, not admitted yet
         self._running: set[Future[Any]] = set()
+        self._beat = time.monotonic()  # when the loop last came round
         self._core: Core | None = None
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._main, args=(started,), name=name, daemon=True)
@@ -122,9 +123,15 @@ class LoopEngine:
     async def health(self) -> Mapping[str, Any]:
         core = self._alive()
         active = sum(not done.done() for done in list(self._running))
-        return {**core.counters, "weight_version": core.weight_version, "active": active}
+        stalled_s = time.monotonic() - self._beat if active else 0.0
+        return {
+            **core.counters,
+            "weight_version": core.weight_version,
+            "active": active,
+            "stalled_s": stalled_s,
+        }
 
-    def capabilities(self) -> Mapping[str, bool]:
+    async def capabilities(self) -> Mapping[str, bool]:
         """Say what only some engines can do: `score_candidates`."""
         return self._alive().capabilities()
 
@@ -183,8 +190,10 @@ class LoopEngine:
     def _loop(self, core: Core) -> None:
         held = self._held
         while True:
+            self._beat = time.monotonic()
             if not core.active() and not held:
                 held.append(self._jobs.get())
+                self._beat = time.monotonic()
                 time.sleep(GATHER_S)
             while not self._jobs.empty():
                 held.append(self._jobs.get())

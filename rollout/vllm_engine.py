@@ -41,19 +41,22 @@ class VllmEngine(LoopEngine):
         super().__init__(lambda: VllmCore(config), name=f"vllm engine ({config.model})")
 
 
-def process_env(threads: int) -> dict[str, str]:
+def process_env(threads: int, on_cpu: bool = True) -> dict[str, str]:
     """Return the environment that a process with a `VllmEngine` needs, set before Python starts there."""
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in our process: it dies with it, and only with it
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # engines, trainer and environments share the cores of a small machine
-        "OMP_NUM_THREADS": str(threads),
+    env = {
+        # The engine lives in our process: it dies with it, and only with it.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
-        # With eager execution on CPU only a few small functions (of the sampler) would still be compiled, for 20 s.
-        "TORCHDYNAMO_DISABLE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(threads),
     }
+    if on_cpu:
+        # Engines, trainer and environments share the cores of a small machine: no pinning.
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        # Execution is eager, but a few small functions of the sampler would still be compiled, for 20 s.
+        env["TORCHDYNAMO_DISABLE"] = "1"
+    return env
 
 
 def engine_arguments(config: EngineConfig, on_cpu: bool) -> dict[str, Any]:
@@ -97,7 +100,9 @@ class VllmCore:
     """vLLM's engine and the requests in it."""
 
     def __init__(self, config: EngineConfig) -> None:
-        for name, value in process_env(config.threads).items():
+        import torch
+
+        for name, value in process_env(config.threads, not torch.cuda.is_available()).items():
             os.environ.setdefault(name, value)
         from vllm import EngineArgs
         from vllm.platforms import current_platform
@@ -299,7 +304,8 @@ def checkpoint_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         with safe_open(folder / file, framework="numpy") as tensors:
-            shapes.update({name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()})
+            for name in tensors.keys():  # noqa: SIM118 (no mapping)
+                shapes[name] = tuple(tensors.get_slice(name).get_shape())
     return shapes
 
 

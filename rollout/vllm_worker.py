@@ -42,7 +42,7 @@ def repack_tied_head(model: torch.nn.Module) -> None:
     checkpoint has no weight of its own for it, and on CPU it would go on with the packed copy of the old one."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    modules = list(model.modules())
+    modules: list[Any] = list(model.modules())
     embeddings = {
         m.weight.data_ptr()
         for m in modules
@@ -64,7 +64,8 @@ def read_back(
     import torch
 
     parts: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-    for path, module in model.named_modules():
+    named: list[tuple[str, Any]] = list(model.named_modules())
+    for path, module in named:
         parent, _, last = path.rpartition(".")
         names = [f"{parent}.{part}".lstrip(".") + ".weight" for part in parts.get(last, [last])]
         if last == "lm_head" and names[0] not in weights:
