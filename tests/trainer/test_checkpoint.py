@@ -183,8 +183,9 @@ import sys, torch
 from pathlib import Path
 from trainer.checkpoint import save_checkpoint
 for step in range(1, 100_000):
-    save_checkpoint(Path(sys.argv[1]), step, {"w": {"w": torch.full((500_000,), float(step))}}, {"cursor":
-    step}) print(step, flush=True)
+    tensors = {"w": {"w": torch.full((500_000,), float(step))}}
+    save_checkpoint(Path(sys.argv[1]), step, tensors, {"cursor": step})
+    print(step, flush=True)
 """
 
 
