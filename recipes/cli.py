@@ -64,7 +64,8 @@ def opd(
 
     if dry_run:
         return preflight.show(config, RUNS)
-    preflight.check(config, RUNS)
+    for note in preflight.check(config, RUNS):
+        print(f"note: {note}", file=sys.stderr)
     from recipes.opd import run
 
     raise typer.Exit(run(config))

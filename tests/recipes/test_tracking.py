@@ -71,6 +71,7 @@ def offline_run(folder: Path, run_id: str, first: int) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_offline_writes_a_run_that_resumes_under_its_id_at_an_earlier_step(tmp_path: Path) -> None:
     from wandb.proto import wandb_internal_pb2
 
