@@ -1,8 +1,8 @@
 """The held-out sets a tracker is measured on, before and after, always the same dialogues.
 
-`unseen`: procedural families, held-out vocabulary and wording. `long`: the same, about twice as long. `left_out`:
-the family kept out of training. `slipped`: unseen dialogues whose first turns are given and end in a slip of the
-tracker. `gsm8k`, `bfcl`: dialogues built from real tasks below `data`.
+`unseen`: procedural families, held-out vocabulary and wording. `long`: the same, about twice as long.
+`left_out`: the family kept out of training. `slipped`: unseen dialogues whose first turns are given, and the
+last of those is a slip of the tracker. `gsm8k`, `bfcl`: dialogues built from real tasks below `data`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def evaluation_sets(config: OpdConfig) -> list[EvalSet]:
         sets.append(EvalSet("slipped", dialogues, prefixes))
     if config.data is not None and settings.real_dialogues:
         for family in real_families(config.data):
-            stream = DialogueStream((family,), REAL_SPLITS[family], EVAL_SEED, settings.budget, source=config.data)
+            stream = DialogueStream(
+                (family,), REAL_SPLITS[family], EVAL_SEED, settings.budget, source=config.data
+            )
             sets.append(EvalSet(family, [stream.dialogue_at(i) for i in range(settings.real_dialogues)]))
     return sets
 

@@ -20,7 +20,15 @@ from rollout.tracker import TrackerProtocol
 from rollout.trajectory import Trajectory
 
 HEADLINE = ("edit_accuracy", "state_f1", "final_exact", "stale_leaks")
-REPORTED = (*HEADLINE, "state_precision", "state_recall", "stale_leaks_all", "recovery", "malformed", "truncated")
+REPORTED = (
+    *HEADLINE,
+    "state_precision",
+    "state_recall",
+    "stale_leaks_all",
+    "recovery",
+    "malformed",
+    "truncated",
+)
 STATS_SEED = 0
 
 
@@ -112,7 +120,9 @@ def evaluate(
     result = Evaluation()
     played = {one.name: found for one, found in zip(sets, runner.run(play_all()), strict=True)}
     for name, trajectories in played.items():
-        result.metrics[name] = {key: value for key, value in summarize(trajectories).items() if key in REPORTED}
+        result.metrics[name] = {
+            key: value for key, value in summarize(trajectories).items() if key in REPORTED
+        }
         result.cases[name] = case_values(trajectories)
         result.errors[name] = sum(t.error is not None for t in trajectories)
         result.sizes[name] = len(trajectories)

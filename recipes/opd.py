@@ -4,9 +4,9 @@
     fluxforge opd --tracker 2b --data DATA       # one node
     fluxforge opd --opd.loss expert --opd.teacher oracle --name mine
 
-In order: engines and student start, the untrained tracker is measured, warm-up steps, measured again, OPD steps,
-measured again, result and report. The loop itself is trainer/opd.py; this file gives it its parts and keeps the
-run folder.
+In order: engines and student start, the untrained tracker is measured, warm-up steps, measured again, OPD
+steps, measured again, result and report. The loop itself is trainer/opd.py; this file gives it its parts and
+keeps the run folder.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from trainer.canary import check_engine
 
 from envs.mix import DialogueStream
 from recipes.config import fingerprint
@@ -32,7 +30,7 @@ from recipes.session import Session
 from recipes.tracking import Tracker
 from recipes.transcripts import dialogue_rows, trajectory_rows
 from rollout.models import resolve_model
-from rollout.models import resolve_model
+from trainer.canary import check_engine
 from trainer.checkpoint import latest, load_checkpoint, rng_state, save_checkpoint, set_rng_state
 from trainer.opd import (
     LoopSettings,
@@ -45,7 +43,7 @@ from trainer.opd import (
     teacher_weights,
 )
 from trainer.student import LoraConfig, Student, StudentConfig
-from trainer.teacher import ModelTeacher, frozen_copy
+from trainer.teacher import ModelTeacher
 
 RUNS = Path("runs")
 INTERRUPTED = 130
@@ -77,7 +75,11 @@ class _Run:
             protocol=session.protocol,
             replies=session.replies,
             stream=DialogueStream(
-                config.env.training_families, "train", config.seed, config.env.budget, config.env.condition_mix
+                config.env.training_families,
+                "train",
+                config.seed,
+                config.env.budget,
+                config.env.condition_mix,
             ),
             teacher=model_teacher(config, session, student) if config.opd.teacher == "model" else None,
         )
@@ -87,7 +89,10 @@ class _Run:
         self._restore()
         gap = check_engine(self.parts.student, self.parts.engine, self.parts.runner, self.session.renderer)
         print(f"engine and trainer agree on a canary to {gap:.4f} nats a token")
-        with Tracker(config, folder.path, self.tracker_meta.get("wandb_id")) as tracker, stop_on_signal() as stop:
+        with (
+            Tracker(config, folder.path, self.tracker_meta.get("wandb_id")) as tracker,
+            stop_on_signal() as stop,
+        ):
             self.tracker = tracker
             evaluations = {"before": self._evaluate("before")}
             total = self.settings.warmup_steps + self.settings.opd_steps
@@ -156,14 +161,21 @@ class _Run:
         )
         for name, trajectories in played.items():
             phase = f"eval-{when}-{name}"
-            self.folder.log_dialogues(self.state.step, phase, trajectory_rows(self.state.step, phase, trajectories))
+            self.folder.log_dialogues(
+                self.state.step, phase, trajectory_rows(self.state.step, phase, trajectories)
+            )
         result.save(path)
         show({when: result})
         self.tracker.log(self.state.step, {f"eval_{when}/{k}": v for k, v in flat(result).items()})
         return result
 
     def _log(self, record: StepRecord, progress: Progress) -> None:
-        metrics = {"phase": record.phase, "cursor": self.state.cursor, "version": self.state.version, **record.metrics}
+        metrics = {
+            "phase": record.phase,
+            "cursor": self.state.cursor,
+            "version": self.state.version,
+            **record.metrics,
+        }
         self.folder.log_metrics(record.step, metrics)
         self.tracker.log(record.step, record.metrics)
         if record.trajectories:
@@ -194,17 +206,20 @@ class _Run:
             after=evaluations["after"].summary(),
             paired=paired(evaluations["before"], evaluations["after"]),
             after_warmup=evaluations["warmup"].summary() if "warmup" in evaluations else None,
-            paired_opd=paired(evaluations["warmup"], evaluations["after"]) if "warmup" in evaluations else None,
+            paired_opd=paired(evaluations["warmup"], evaluations["after"])
+            if "warmup" in evaluations
+            else None,
             engine=self.session.engine_kind,
-            engine_restarts=self.parts.engine.restarts,
+            engine_counters=dict(self.parts.runner.run(self.parts.engine.health())),
             pflop={phase: value / 1e15 for phase, value in self.state.flops.items()},
         )
         self.tracker.log(self.state.step, {"wall_s": result["wall_s"]})
         report = write_report(self.folder.path)
         show(evaluations)
         print(
-            f"{self.state.step} steps in {result['wall_s'] / 60:.1f} min, peak memory {result['peak_rss_mb'] / 1024:.1f} GiB"
-            f"\ntracker: {final}\nresult:  {self.folder.path / 'result.json'}\nreport:  {report}"
+            f"{self.state.step} steps in {result['wall_s'] / 60:.1f} min, "
+            f"peak memory {result['peak_rss_mb'] / 1024:.1f} GiB\n"
+            f"tracker: {final}\nresult:  {self.folder.path / 'result.json'}\nreport:  {report}"
         )
 
 
@@ -297,7 +312,7 @@ def stop_on_signal() -> Iterator[_Stop]:
         if stop.is_set:
             raise KeyboardInterrupt
         stop.is_set = True
-        print("\nCtrl-C: finishing this step and saving; press again to stop at once (the last checkpoint stands)")
+        print("\nCtrl-C: finishing this step, then saving; once more stops now, the last checkpoint stands")
 
     before = signal.signal(signal.SIGINT, handler)
     try:

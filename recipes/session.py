@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from types import TracebackType
 
 from rollout.fleet import Fleet
@@ -33,7 +31,6 @@ class Session:
 
     def __enter__(self) -> Session:
         engine = self.config.engine
-        check_port(engine.dashboard_port)
         self.runner.__enter__()
         self.engine = self.runner.run(
             Fleet.start(
@@ -72,16 +69,3 @@ def choose_engine(kind: str) -> str:
             print(f"engine: local (transformers, in process), because {reason}")
         return "vllm" if available else "local"
     return kind
-
-
-def check_port(port: int | None) -> None:
-    """Raise `ConfigError` if a port that the run needs is taken."""
-    if port is None:
-        return
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} (engine.dashboard_port) is in use: {os.strerror(error.errno or 0)}; choose another or null"
-            ) from error

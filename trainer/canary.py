@@ -1,7 +1,7 @@
 """The canary: one fixed sequence, scored by the engine and by the trainer, which must agree.
 
-It catches an engine with other weights, a wrong chat template or a broken kernel before any step is trained on its
-samples. What is left is the noise floor of two implementations in a low-precision type.
+It catches an engine with other weights, a wrong chat template or a broken kernel before a step is trained on
+its samples. What is left is the noise floor of two implementations in a low-precision type.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ MAX_GAP = 0.5
 def check_engine(student: Student, engine: Engine, runner: asyncio.Runner, renderer: Renderer) -> float:
     """Return the mean absolute difference of log-probs, in nats a token.
 
-    Raises `EngineError` when it is above `MAX_GAP`, not finite, or when the engine is uniform over the vocabulary.
+    Raises `EngineError` when it is above `MAX_GAP`, not finite, or the engine is uniform over the vocabulary.
     """
-    ids = renderer.start("Keep a list of what the user wants.", "Please paint the door blue, and call me before noon.")
+    ids = renderer.start(
+        "Keep a list of what the user wants.", "Please paint the door blue, and call me before noon."
+    )
     ids = [*ids, *renderer.encode_output("The door is to be painted blue. I will call you before noon.")]
     positions = list(range(1, len(ids)))
     (scores,) = runner.run(engine.score([ScoreRequest(ids, positions)]))
@@ -35,12 +37,12 @@ def check_engine(student: Student, engine: Engine, runner: asyncio.Runner, rende
     uniform = -float(np.log(student.vocab))
     if not np.isfinite(theirs).all() or abs(theirs.mean() - uniform) < 0.05:
         raise EngineError(
-            f"the engine's log-probs of a fixed sentence average {theirs.mean():.3f} (uniform is {uniform:.3f}): its "
-            "weights are not loaded"
+            f"the engine's log-probs of a fixed sentence average {theirs.mean():.3f}, uniform is {uniform:.3f}: "
+            "its weights are not loaded"
         )
     if not gap <= MAX_GAP:
         raise EngineError(
-            f"engine and trainer differ by {gap:.3f} nats a token on a fixed sentence (at most {MAX_GAP} is accepted): "
-            "they do not hold the same weights, or one of them computes wrongly; try engine.dtype float32"
+            f"engine and trainer differ by {gap:.3f} nats a token on a fixed sentence (at most {MAX_GAP} is "
+            "accepted): they hold different weights, or one computes wrongly; try engine.dtype float32"
         )
     return gap

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from envs.dialogue import Dialogue
 from envs.mix import DialogueStream
-from rollout.collector import Replies, collect, tracker_tokens, turn_seed
+from rollout.collector import collect, tracker_tokens, turn_seed
 from rollout.engine import Engine
 from rollout.render import Renderer
 from rollout.score import score_trajectory, summarize
-from rollout.tracker import TrackerProtocol
+from rollout.tracker import TemplateReplies, TrackerProtocol
 from rollout.trajectory import Trajectory
 from trainer.rows import group_advantages, oracle_row, student_row
 from trainer.student import Student
@@ -45,9 +45,8 @@ class LoopSettings:
     opd_dialogues: int
     group: int
     """Samples per dialogue in the opd phase (the `state` loss compares them)."""
-    loss: Mapping[str, float]
-    """Weights of "full", "sampled", "expert"; or "state" alone; or "imitation" alone: oracle rows again, the
-    off-policy control."""
+    loss: str
+    """"full", "sampled", "expert", "state", or "imitation": oracle rows again, the off-policy control."""
     teacher: str
     """"privileged" (the frozen warm-up model shown the expert's lines), "model" or "oracle" (no model)."""
     beta: float = 1.0
@@ -56,7 +55,7 @@ class LoopSettings:
     max_tokens: int = 48
     max_model_len: int = 2048
     compute_budget_pflop: float | None = None
-    """End the opd phase when its counted compute (6 P per trained, 2 P per generated or scored token) is spent."""
+    """End the opd phase when this counted compute is spent: 6 P a trained, 2 P a generated or scored token."""
 
 
 @dataclass(slots=True)
@@ -95,14 +94,14 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Parts:
-    """The things that the loop drives. `teacher` is filled at the end of the warm-up when it is privileged."""
+    """What the loop drives. `teacher` is filled at the end of the warm-up when it is privileged."""
 
     student: Student
     engine: Engine
     runner: asyncio.Runner
     renderer: Renderer
     protocol: TrackerProtocol
-    replies: Replies | None
+    replies: TemplateReplies | None
     stream: DialogueStream
     teacher: ModelTeacher | None = None
 
@@ -117,7 +116,9 @@ def run_loop(parts: Parts, settings: LoopSettings, state: LoopState) -> Iterator
         yield record
     while state.step < settings.warmup_steps + settings.opd_steps and not _spent(settings, state):
         record = opd_step(parts, settings, state)
-        record.phase_done = state.step == settings.warmup_steps + settings.opd_steps or _spent(settings, state)
+        record.phase_done = state.step == settings.warmup_steps + settings.opd_steps or _spent(
+            settings, state
+        )
         yield record
 
 
@@ -137,7 +138,7 @@ def warmup_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepR
 
 def opd_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepRecord:
     started, first = time.monotonic(), state.cursor
-    if "imitation" in settings.loss:
+    if settings.loss == "imitation":
         dialogues, rows = _imitation_rows(parts, settings, state)
         metrics = parts.student.step(rows, "expert")
         return _finish(parts, state, "opd", first, dialogues, [], rows, metrics, started)
@@ -184,13 +185,16 @@ def rollout(
 def on_policy_rows(parts: Parts, settings: LoopSettings, trajectories: list[Trajectory]) -> list[Row]:
     """Rows of the trajectories that could be finished, with what the loss needs."""
     weights: list[list[float] | None] = [None] * len(trajectories)
-    if "state" in settings.loss:
+    if settings.loss == "state":
         for at in range(0, len(trajectories), settings.group):
             siblings = range(at, at + settings.group)
             if any(trajectories[i].error is not None for i in siblings):
                 continue  # a group that lost a sample has no fair baseline; counted as failed above
             scores = [
-                [0.5 * (turn.state.f1 + turn.edit_correct) for turn in score_trajectory(trajectories[i]).turns]
+                [
+                    0.5 * (turn.state.f1 + turn.edit_correct)
+                    for turn in score_trajectory(trajectories[i]).turns
+                ]
                 for i in siblings
             ]
             for i, advantages in zip(siblings, group_advantages(scores), strict=True):
@@ -202,12 +206,17 @@ def on_policy_rows(parts: Parts, settings: LoopSettings, trajectories: list[Traj
             parts.protocol,
             parts.replies,
             privileged=parts.teacher is not None and parts.teacher.privileged,
-            branches="expert" in settings.loss,
+            branches=settings.loss == "expert",
             turn_weights=turn_weights,
         )
         for trajectory, turn_weights in zip(trajectories, weights, strict=True)
-        if trajectory.error is None and ("state" not in settings.loss or turn_weights is not None)
+        if trajectory.error is None and (settings.loss != "state" or turn_weights is not None)
     ]
+
+
+def turn_rewards(trajectory: Trajectory) -> list[float]:
+    """Return each turn's reward in [0, 1]: the mean of the state's F1 and of whether the edit was right."""
+    return [0.5 * (turn.state.f1 + turn.edit_correct) for turn in score_trajectory(trajectory).turns]
 
 
 def sync(parts: Parts, state: LoopState) -> None:

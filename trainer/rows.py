@@ -3,7 +3,8 @@
 Three kinds of row:
 - an *oracle row*: the tracker's part is the expert's lines along the perfect log (warm-up, imitation);
 - a *student row*: what the tracker itself wrote, scored by a teacher, trained on policy;
-- the *privileged context* of a student row: the same outputs after messages that also hold the expert's lines.
+- the *privileged context* of a student row: the same outputs after messages that also hold the expert's
+  lines.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from envs.dialogue import Dialogue
-from rollout.collector import Replies
 from rollout.expert import expert_edit, oracle_log_texts
 from rollout.render import Renderer
-from rollout.tracker import TrackerProtocol
+from rollout.tracker import TemplateReplies, TrackerProtocol
 from rollout.trajectory import Trajectory
 from trainer.types import Branch, Row
 
 
 def oracle_row(
-    dialogue: Dialogue, renderer: Renderer, protocol: TrackerProtocol, replies: Replies | None, *, privileged: bool
+    dialogue: Dialogue,
+    renderer: Renderer,
+    protocol: TrackerProtocol,
+    replies: TemplateReplies | None,
+    *,
+    privileged: bool,
 ) -> Row:
     """Return the row of a perfect tracker. With `privileged`, each message also shows the expert's lines."""
     texts: list[str] = []
@@ -44,7 +49,7 @@ def student_row(
     trajectory: Trajectory,
     renderer: Renderer,
     protocol: TrackerProtocol,
-    replies: Replies | None,
+    replies: TemplateReplies | None,
     *,
     privileged: bool = False,
     branches: bool = False,
@@ -96,7 +101,7 @@ def _assemble(
     hints: Sequence[str | None],
     renderer: Renderer,
     protocol: TrackerProtocol,
-    replies: Replies | None,
+    replies: TemplateReplies | None,
 ) -> tuple[list[int], list[tuple[int, int]]]:
     ids: list[int] = []
     spans: list[tuple[int, int]] = []
