@@ -3,9 +3,11 @@
 Structured goals (slot and value). An item says the goal when
   1. its text and the value are the same sequence of words once slot words and filler words are taken out of
      both (numbers exact: "1,000" is "1000", "40" is not "14", "two" is "2", "$40" is "40 dollars"), and
-  2. its name (or, where that names no slot in play, name and text) holds at least `SLOT_OVERLAP` of the
-     slot's words, and of no other slot in play more: so two slots with the same value are told apart, and
-     "return date" is not "delivery date".
+  2. its name says the slot: it holds at least `SLOT_OVERLAP` of the slot's words, and of no other slot in
+     play more, so that two slots with the same value are told apart and "return date" is not "delivery date".
+     Where the name says no slot in play, the words beside the value in the text may say it ("money: budget
+     40"), or at least `SLOT_OVERLAP` of the name's words are in the goal's own text ("shrinks" for "it
+     shrinks by half", whose slot "shrinkage" no user ever says).
 Free text (no value). An item says the goal when the token F1 of the two texts is at least `TEXT_F1`, both
 hold the same numbers as often, and both negate as often.
 
@@ -28,6 +30,8 @@ SLOT_OVERLAP = 0.5
 """Least share of a slot's words that an item must hold."""
 TEXT_F1 = 0.7
 """Least token F1 at which two free texts say the same."""
+_INDIRECT = 0.5
+"""What saying the slot some other way counts, against a name that says it."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -111,21 +115,27 @@ def token_f1(a: str, b: str) -> float:
 
 
 def _row(key: str, text: str, goals: Sequence[Goal]) -> list[float]:
-    """Return an item's similarity to each goal; a goal whose slot another slot in play beats gets 0."""
+    """Return an item's similarity to each goal."""
     slots = {goal.slot for goal in goals if goal.slot and goal.value}
-    overlaps = {slot: slot_overlap(slot, key) for slot in slots}
-    if max(overlaps.values(), default=0.0) < SLOT_OVERLAP:  # the name names no slot: look into the text
-        overlaps = {slot: slot_overlap(slot, f"{key} {text}") for slot in slots}
-    least = max([SLOT_OVERLAP, *overlaps.values()])
-    row: list[float] = []
-    for goal in goals:
-        if goal.slot and goal.value:
-            overlap = overlaps[goal.slot]
-            row.append(overlap if overlap >= least and _same_value(text, goal.value, goal.slot) else 0.0)
-        else:
-            by_text = _text_similarity(text, goal.text)
-            row.append(max(by_text, _text_similarity(f"{key} {text}", goal.text)))
-    return row
+    named = max((slot_overlap(slot, key) for slot in slots), default=0.0)
+    return [_item_says(key, text, goal, named) for goal in goals]
+
+
+def _item_says(key: str, text: str, goal: Goal, named: float) -> float:
+    """Return an item's similarity to a goal; `named` is how well its name says the slot it says best."""
+    if not (goal.slot and goal.value):
+        return max(_text_similarity(text, goal.text), _text_similarity(f"{key} {text}", goal.text))
+    if not _same_value(text, goal.value, goal.slot):
+        return 0.0
+    if named >= SLOT_OVERLAP:
+        overlap = slot_overlap(goal.slot, key)
+        return overlap if overlap == named else 0.0
+    value = tokens(goal.value)
+    beside = " ".join(token for token in tokens(text) if token not in value)
+    for share in (slot_overlap(goal.slot, f"{key} {beside}"), slot_overlap(key, goal.text)):
+        if share >= SLOT_OVERLAP:
+            return _INDIRECT * share
+    return 0.0
 
 
 def _assign(table: list[list[float]]) -> list[tuple[int, int]]:

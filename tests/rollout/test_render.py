@@ -11,13 +11,8 @@ from rollout.render import Renderer
 
 # As Qwen3 does: past turns lose their thinking block, the turn to come opens with an empty one.
 THINKING = """
-{%- set ns = namespace(last=-1) %}
-{%- for m in messages if m.role == 'user' %}{% set ns.last = loop.index %}{% endfor %}
-{%- set users = namespace(seen=0) %}
-{%- for m in messages %}
-{%- if m.role == 'user' %}{% set users.seen = users.seen + 1 %}{% endif %}
-{{- '<|im_start|>' + m.role + '\n' }}
-{%- if m.role == 'assistant' and users.seen == ns.last and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}
+{%- if m.role == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
 {{- m.content + '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
@@ -25,7 +20,8 @@ THINKING = """
 {%- else %}{{ '<think>\n' }}{% endif %}{% endif %}"""
 COUNTS_MESSAGES = "[{{ messages|length }}]" + THINKING
 FORGETS_REPLIES = """
-{%- for m in messages if m.role != 'assistant' %}{{ '<|im_start|>' + m.content + '<|im_end|>\n' }}{% endfor %}"""
+{%- for m in messages if m.role != 'assistant' %}
+{{- '<|im_start|>' + m.content + '<|im_end|>\n' }}{% endfor %}"""
 REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
 NO_STOP = """
 {%- for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}
