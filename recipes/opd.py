@@ -66,23 +66,7 @@ class _Run:
         self.settings = loop_settings(config)
         self.state = LoopState()
         self.tracker_meta: dict[str, Any] = {}
-        student = Student(student_config(config, str(session.model)))
-        self.parts = Parts(
-            student=student,
-            engine=session.engine,
-            runner=session.runner,
-            renderer=session.renderer,
-            protocol=session.protocol,
-            replies=session.replies,
-            stream=DialogueStream(
-                config.env.training_families,
-                "train",
-                config.seed,
-                config.env.budget,
-                config.env.condition_mix,
-            ),
-            teacher=model_teacher(config, session, student) if config.opd.teacher == "model" else None,
-        )
+        self.parts = make_parts(config, session)
 
     def main(self) -> int:
         config, folder = self.config, self.folder
@@ -221,6 +205,23 @@ class _Run:
             f"peak memory {result['peak_rss_mb'] / 1024:.1f} GiB\n"
             f"tracker: {final}\nresult:  {self.folder.path / 'result.json'}\nreport:  {report}"
         )
+
+
+def make_parts(config: OpdConfig, session: Session) -> Parts:
+    """Return a fresh student and what it is trained with."""
+    student = Student(student_config(config, str(session.model)))
+    return Parts(
+        student=student,
+        engine=session.engine,
+        runner=session.runner,
+        renderer=session.renderer,
+        protocol=session.protocol,
+        replies=session.replies,
+        stream=DialogueStream(
+            config.env.training_families, "train", config.seed, config.env.budget, config.env.condition_mix
+        ),
+        teacher=model_teacher(config, session, student) if config.opd.teacher == "model" else None,
+    )
 
 
 def loop_settings(config: OpdConfig) -> LoopSettings:
