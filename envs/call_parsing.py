@@ -116,7 +116,9 @@ def _difference(gold: Call, found: Sequence[Call]) -> str:
     missing = sorted(gold.arguments.keys() - arguments.keys())
     extra = sorted(arguments.keys() - gold.arguments.keys())
     wrong = sorted(
-        arg for arg in gold.arguments.keys() & arguments.keys() if not _same(gold.arguments[arg], arguments[arg])
+        arg
+        for arg in gold.arguments.keys() & arguments.keys()
+        if not _same(gold.arguments[arg], arguments[arg])
     )
     return f"{gold.name}: missing {missing}, extra {extra}, wrong {wrong}"
 

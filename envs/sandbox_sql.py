@@ -146,7 +146,7 @@ def extract_sql(answer: str) -> str | None:
 
 
 def same_rows(gold: Sequence[Row], found: Sequence[Row], ordered: bool, tolerance: float = 1e-6) -> bool:
-    """Compare results as lists if `ordered`, else as multisets; column order counts, numbers within tolerance."""
+    """Compare as lists if `ordered`, else as multisets; column order counts, numbers within tolerance."""
     if len(gold) != len(found) or gold == found:
         return len(gold) == len(found)
     if not any(type(cell) is float for row in itertools.chain(gold, found) for cell in row):

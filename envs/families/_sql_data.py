@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import functools
+import operator
 import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from envs.errors import GraderError
 from envs.sandbox_sql import ReadOnlyDatabase, Refused, Row
 from envs.vocab.sql_slots import schema_of
 from envs.vocab.sql_words import Column, Schema
+
+Condition = tuple[str, str, Any]  # column, role of the filter, operand
+
+# what `condition_sql` says, in Python; "between" holds both ends
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {
+    "equal": operator.eq,
+    "other": operator.ne,
+    "initial": lambda cell, letter: cell[:1].upper() == letter.upper(),
+    "least": operator.ge,
+    "most": operator.le,
+    "between": lambda cell, ends: ends[0] <= cell <= ends[1],
+}
 
 DATABASES = 5  # a schema
 _ROWS, _PARENT_ROWS = 40, 8
@@ -37,24 +51,94 @@ class Database:
             ),
         ]
         self.database = ReadOnlyDatabase.in_memory(script)
-        self._join = (
-            f"{schema.table} JOIN {schema.parent} ON {schema.table}.{schema.parent}_id = {schema.parent}.id"
-        )
-        self._id = f"{schema.table}.id"
         self.mask = functools.lru_cache(maxsize=20_000)(self._mask)
+        self._order = functools.cache(
+            lambda sort: [
+                row[0] for row in self.trusted(f"SELECT {schema.table}.id FROM {schema.table}{sort}")
+            ]
+        )
+        names = self.rows[0].keys()
+        self._columns = {name.replace(" ", "_"): [None, *(row[name] for row in self.rows)] for name in names}
         self._results = functools.lru_cache(maxsize=20_000)(self.database.run)
 
-    def _mask(self, condition: str) -> int:
-        """Return the rows of the main table for which a condition holds, as a bit set."""
-        rows = self.trusted(f"SELECT {self._id} FROM {self._join} WHERE {condition}")
-        return sum(1 << row[0] for row in rows)
+    def _mask(self, condition: Condition | None) -> int:
+        """Return the ids of the rows for which a condition holds (None: all rows), as a bit set."""
+        if condition is None:
+            return sum(1 << id for id in range(1, len(self.rows) + 1))
+        column, role, operand = condition
+        test = _TESTS[role]
+        return sum(1 << id for id, cell in enumerate(self._columns[column]) if id and test(cell, operand))
+
+    def evaluate(self, shape: Mapping[str, str], mask: int) -> list[Row] | None:
+        """Return what a query of this shape (role -> SQL) gives for the rows in `mask`, without running it.
+
+        None where SQLite alone decides: all columns, DISTINCT with an order, an output beside a summary.
+        Building dialogues checks some thirty values a task, hence this; the tests hold it against execution.
+        """
+        roles = shape.keys()
+        if (
+            ("output" in roles) == ("summary" in roles)
+            or {"unique", "sort"} <= roles
+            or ("group" in roles and "summary" not in roles)
+        ):
+            return None
+        ids = [id for id in self._order(shape.get("sort", "")) if mask >> id & 1]
+        if "summary" in roles:
+            return (
+                self._summarise(shape["summary"], shape.get("group"), ids)
+                if roles <= {"summary", "group"}
+                else None
+            )
+        columns = [self._columns[name] for name in shape["output"].split(", ")]
+        rows = list(zip(*([column[id] for id in ids] for column in columns), strict=True))
+        if "unique" in roles:
+            rows = list(dict.fromkeys(rows))
+        return rows[: int(shape["limit"].removeprefix(" LIMIT "))] if "limit" in roles else rows
+
+    def _summarise(self, summary: str, group: str | None, ids: list[int]) -> list[Row]:
+        function, _, column = summary.removesuffix(")").partition("(")
+        if group is None:
+            return [
+                (
+                    _aggregate(
+                        function,
+                        [1] * len(ids) if column == "*" else [self._columns[column][id] for id in ids],
+                    ),
+                )
+            ]
+        groups: dict[Any, list[int]] = {}
+        for id in ids:
+            groups.setdefault(self._columns[group][id], []).append(
+                1 if column == "*" else self._columns[column][id]
+            )
+        return [(key, _aggregate(function, cells)) for key, cells in groups.items()]
 
     def trusted(self, sql: str) -> list[Row]:
-        """Return the rows of one of our own queries, from memory where it ran before. Raises `GraderError`."""
+        """Return the rows of a query of ours, from memory where it ran before. Raises `GraderError`."""
         rows = self._results(sql)
         if isinstance(rows, Refused):
             raise GraderError(f"our own query failed ({rows.reason}): {sql}")
         return rows
+
+
+def condition_sql(condition: Condition) -> str:
+    """Return a condition as SQL."""
+    column, role, operand = condition
+    quoted = operand if not isinstance(operand, str) else "'" + operand.replace("'", "''") + "'"
+    match role:
+        case "equal":
+            return f"{column} = {quoted}"
+        case "other":
+            return f"{column} <> {quoted}"
+        case "initial":
+            return f"upper(substr({column}, 1, 1)) = upper({quoted})"
+        case "least":
+            return f"{column} >= {quoted}"
+        case "most":
+            return f"{column} <= {quoted}"
+        case "between":
+            return f"{column} BETWEEN {operand[0]} AND {operand[1]}"
+    raise GraderError(f"unknown filter {role!r}")
 
 
 @functools.cache
@@ -70,6 +154,23 @@ def ddl(split: str, table: str) -> str:
     return (
         f"{_create(schema.parent, schema.parent_columns, '')};\n{_create(schema.table, schema.columns, key)};"
     )
+
+
+def _aggregate(function: str, cells: list[int]) -> int | float | None:
+    if function == "COUNT":
+        return len(cells)
+    if not cells:
+        return None
+    match function:
+        case "AVG":
+            return sum(cells) / len(cells)
+        case "SUM":
+            return sum(cells)
+        case "MAX":
+            return max(cells)
+        case "MIN":
+            return min(cells)
+    raise GraderError(f"unknown aggregate {function!r}")
 
 
 def _records(columns: tuple[Column, ...], count: int, rng: random.Random) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ _VARIANTS = 6
 _DECOYS = 8
 _MIN_DECOYS = 5
 _ANSWER_FORMAT = (
-    'Answer with a JSON list of calls, each {"name": ..., "arguments": {...}}. Set exactly the arguments that '
-    "were asked for and leave out the others. The order of calls and of list items does not matter."
+    'Answer with a JSON list of calls, each {"name": ..., "arguments": {...}}. Set exactly the arguments '
+    "that were asked for and leave out the others. The order of calls and of list items does not matter."
 )
 
 
@@ -35,7 +35,7 @@ def _by_name(split: str) -> dict[str, Function]:
 
 @functools.cache
 def _slots(split: str, names: tuple[str, ...]) -> dict[str, tuple[int, Slot]]:
-    """Return slot name -> (index of its function, slot). A name that two functions share stays with the first."""
+    """Return slot name -> (index of its function, slot); a shared name stays with the first function."""
     found: dict[str, tuple[int, Slot]] = {}
     for index, name in enumerate(names):
         for slot in _by_name(split)[name].slots:
@@ -85,7 +85,7 @@ class Calls:
 
     name = "calls"
     structured = True
-    splits = ("train", "heldout")
+    splits: tuple[str, ...] = ("train", "heldout")
 
     def load(self, source: Path | None, split: str) -> Iterator[SourceTask]:
         """Yield tasks without end; `source` is not used. Raises `UnknownName` for an unknown split."""
@@ -103,9 +103,14 @@ class Calls:
         names = tuple(function.name for function in functions)
         slots = _slots(split, names)
         chosen = self._choose(functions, slots, rng)
-        goals = tuple(_goal(f"g{number}", slot, slot.pool.draw(rng), rng) for number, slot in enumerate(chosen, 1))
+        goals = tuple(
+            _goal(f"g{number}", slot, slot.pool.draw(rng), rng) for number, slot in enumerate(chosen, 1)
+        )
         opening, context = _texts(split, names)
-        payload = {"functions": list(names), "calls": [call.to_dict() for call in _calls(slots, names, goals)]}
+        payload = {
+            "functions": list(names),
+            "calls": [call.to_dict() for call in _calls(slots, names, goals)],
+        }
         return SourceTask(id, self.name, split, opening, context, goals, payload)
 
     def _choose(
@@ -124,7 +129,7 @@ class Calls:
         return self.execute(task, task.intent)
 
     def variants(self, task: SourceTask, goal: Goal, rng: random.Random) -> list[Goal]:
-        """Return other values of the goal's slot: a different value is a different argument, so each flips."""
+        """Return other values of the goal's slot: each is another argument, so each flips the verdict."""
         _, slot = self._slot(task, goal)
         if goal.value is None:
             raise GraderError(f"goal {goal.id!r} of {task.id} has no value")
@@ -132,7 +137,7 @@ class Calls:
         return [_goal(f"{goal.id}.v{number}", slot, value, rng) for number, value in enumerate(values, 1)]
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
-        """Return values for arguments that the task leaves out: obeying one adds an argument, so each flips."""
+        """Return values for arguments that the task leaves out: obeying one adds an argument."""
         used = {goal.slot for goal in task.goals}
         slots = _slots(task.split, tuple(task.payload["functions"]))
         free = [slot for _, slot in slots.values() if slot.name not in used]
@@ -151,7 +156,7 @@ class Calls:
         return json.dumps([call.to_dict() for call in calls], ensure_ascii=False)
 
     def grade(self, task: SourceTask, answer: str) -> Grade:
-        """Score 1 iff the answer holds exactly the calls of the task, by name, arguments, types and values."""
+        """Score 1 iff the answer holds exactly the task's calls: names, arguments, types, values."""
         functions = _by_name(task.split)
         gold = [Call(call["name"], call["arguments"]) for call in task.payload["calls"]]
         if not gold or any(call.name not in functions for call in gold):
@@ -173,7 +178,7 @@ class Calls:
         slots = _slots(task.split, tuple(task.payload["functions"]))
         if goal.slot not in slots or goal.value is None:
             raise GraderError(
-                f"{task.id}: goal {goal.id!r} ({goal.slot!r} = {goal.value!r}) fits none of the slots {sorted(slots)}"
+                f"{task.id}: goal {goal.id!r} ({goal.slot!r} = {goal.value!r}) fits none of {sorted(slots)}"
             )
         return slots[goal.slot]
 

@@ -1,4 +1,4 @@
-"""`math`: quantities of a small story; multiply and sum them, then apply the operations that were asked for."""
+"""`math`: quantities of a small story, multiplied and summed, then the operations that were asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Math:
 
     name = "math"
     structured = True
-    splits = ("train", "heldout")
+    splits: tuple[str, ...] = ("train", "heldout")
 
     def load(self, source: Path | None, split: str) -> Iterator[SourceTask]:
         """Yield tasks without end; `source` is not used. Raises `UnknownName` for an unknown split."""
@@ -56,7 +56,8 @@ class Math:
             raise GraderError(f"no story without a zero found for {id} in {_TRIES} tries")
         rng.shuffle(chosen)
         goals = tuple(
-            _goal(f"g{number}", quantity, values[quantity.slot.name], rng) for number, quantity in enumerate(chosen, 1)
+            _goal(f"g{number}", quantity, values[quantity.slot.name], rng)
+            for number, quantity in enumerate(chosen, 1)
         )
         payload = {"story": story.name, "answer": format_number(steps[-1])}
         opening = f"Help me with the {story.name}. {story.question}"
@@ -69,14 +70,18 @@ class Math:
         """Return other values of the goal's slot; each flips the verdict by construction (see `task`)."""
         quantity = _quantities(task.split, task.payload["story"]).get(goal.slot or "")
         if quantity is None or goal.value is None:
-            raise GraderError(f"{task.id}: goal {goal.id!r} has no slot {goal.slot!r} of this story, or no value")
+            raise GraderError(
+                f"{task.id}: goal {goal.id!r} has no slot {goal.slot!r} of this story, or no value"
+            )
         values = quantity.slot.pool.others(goal.value, _VARIANTS, rng)
         return [_goal(f"{goal.id}.v{number}", quantity, value, rng) for number, value in enumerate(values, 1)]
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
         """Return operations that the task leaves out; each flips the verdict by construction (see `task`)."""
         used = {goal.slot for goal in task.goals}
-        free = [extra for extra in _story(task.split, task.payload["story"]).extras if extra.slot.name not in used]
+        free = [
+            extra for extra in _story(task.split, task.payload["story"]).extras if extra.slot.name not in used
+        ]
         return [
             _goal(f"d{number}", extra, extra.slot.pool.draw(rng), rng)
             for number, extra in enumerate(rng.sample(free, len(free)), 1)
@@ -93,7 +98,7 @@ class Math:
         for goal in state.goals:
             if goal.slot not in quantities or goal.value is None:
                 raise GraderError(
-                    f"{task.id}: goal {goal.id!r} ({goal.slot!r} = {goal.value!r}) fits none of {sorted(quantities)}"
+                    f"{task.id}: goal {goal.id!r} ({goal.slot!r}) has no value or is none of {sorted(quantities)}"
                 )
             values[goal.slot] = goal.value
         result = _steps(_story(task.split, task.payload["story"]), values)[-1]
@@ -129,7 +134,8 @@ def _rules(split: str, name: str) -> str:
     story = _story(split, name)
     start = " plus ".join(" times ".join(quantity.slot.name for quantity in chain) for chain in story.chains)
     verbs: dict[Op, str] = {
-        "times": "multiply by the {}", "plus": "add the {}", "minus": "subtract the {}", "divide": "divide by the {}",
+        "times": "multiply by the {}", "plus": "add the {}", "minus": "subtract the {}",
+        "divide": "divide by the {}",
         "percent off": "lower by the {} (a percentage)", "percent on": "raise by the {} (a percentage)",
     }  # fmt: skip
     steps = "; ".join(verbs[extra.op].format(extra.slot.name) for extra in story.extras)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import GraderError, unknown_name
-from envs.families._sql_data import DATABASES, Database, database, ddl
+from envs.families._sql_data import DATABASES, Condition, Database, condition_sql, database, ddl
 from envs.intent import Goal, IntentState
 from envs.numbers import parse_number
-from envs.sandbox_sql import Refused, extract_sql, same_rows
+from envs.sandbox_sql import Refused, Row, extract_sql, same_rows
 from envs.task import Grade, SourceTask
 from envs.vocab.sql_slots import FILTERS, SqlSlot, grid, schema_of, slots_of, with_unit
 from envs.vocab.sql_words import SCHEMAS, STYLES, Column
@@ -31,11 +31,11 @@ _ANSWER_FORMAT = (
 
 
 class Sql:
-    """Queries over one table and its parent. A goal is a column, a condition, an order, a limit or a summary."""
+    """Queries over one table and its parent. A goal is a column, condition, order, limit or summary."""
 
     name = "sql"
     structured = True
-    splits = ("train", "heldout")
+    splits: tuple[str, ...] = ("train", "heldout")
 
     def load(self, source: Path | None, split: str) -> Iterator[SourceTask]:
         """Yield tasks without end; `source` is not used. Raises `UnknownName` for an unknown split."""
@@ -46,7 +46,7 @@ class Sql:
     def task(self, split: str, index: int) -> SourceTask:
         """Return task number `index`, a pure function of its arguments.
 
-        Each filter of a task matters (without it the rows differ), the gold has rows, and no limit cuts a tie.
+        Each filter matters (without it the rows differ), the gold has rows, and no limit cuts a tie.
         """
         if split not in self.splits:
             raise unknown_name("split", split, self.splits)
@@ -120,7 +120,7 @@ class Sql:
     def execute(self, task: SourceTask, state: IntentState) -> str:
         """Return the query that the state describes; of two goals for one slot the later one counts.
 
-        Without an output or a summary it selects every column. Raises `GraderError` for an unknown slot or value.
+        Without an output or a summary it selects every column. Raises `GraderError` for what it cannot read.
         """
         return _query(
             task.split, task.payload["table"], tuple((goal.slot, goal.value) for goal in state.goals)
@@ -154,8 +154,8 @@ class Sql:
 def _differ(split: str, table: str, base: Database, a: Pairs, b: Pairs) -> bool:
     """Return whether two states give different rows.
 
-    Nothing is executed where the answer is certain without: same shape and same rows after the filters, or
-    results of another size.
+    Nothing is executed where the answer is certain without: same shape and same rows after the filters,
+    results of another size, or a shape that `Database.evaluate` knows.
     """
     shape_a, mask_a = _split_state(split, table, base, a)
     shape_b, mask_b = _split_state(split, table, base, b)
@@ -165,8 +165,17 @@ def _differ(split: str, table: str, base: Database, a: Pairs, b: Pairs) -> bool:
         (height_a, width_a), (height_b, width_b) = _size(shape_a, mask_a), _size(shape_b, mask_b)
         if height_a != height_b or (height_a and width_a != width_b):
             return True
-    rows_a, rows_b = (base.trusted(_query(split, table, pairs)) for pairs in (a, b))
+    rows_a, rows_b = _rows(split, table, base, a), base.evaluate(shape_b, mask_b)
+    if rows_b is None:
+        rows_b = base.trusted(_query(split, table, b))
     return not same_rows(rows_a, rows_b, "sort" in shape_a)
+
+
+@functools.lru_cache(maxsize=1000)
+def _rows(split: str, table: str, base: Database, pairs: Pairs) -> list[Row]:
+    """Return the rows of a state that others are compared with."""
+    rows = base.evaluate(*_split_state(split, table, base, pairs))
+    return base.trusted(_query(split, table, pairs)) if rows is None else rows
 
 
 def _size(shape: dict[str, str], mask: int) -> tuple[int, int]:
@@ -189,12 +198,11 @@ def _split_state(split: str, table: str, base: Database, pairs: Pairs) -> tuple[
                 f"no slot {name!r} with value {value!r} in schema {table!r}; known: {sorted(slots)}"
             )
         role = slots[name].role
-        sql = _fragment(split, table, name, value)
         if role in FILTERS:
-            mask &= base.mask(sql)
-        elif sql:
+            mask &= base.mask(_condition(split, table, name, value))
+        elif sql := _fragment(split, table, name, value):
             shape[role] = sql
-    return shape, mask if mask != -1 else base.mask("1")
+    return shape, mask if mask != -1 else base.mask(None)
 
 
 def _draw(split: str, table: str, base: Database, count: int, rng: random.Random) -> list[tuple[str, str]]:
@@ -259,16 +267,16 @@ def with_unit_span(split: str, low: int, high: int, column: Column) -> str:
 
 
 def _sound(split: str, table: str, base: Database, chosen: Sequence[tuple[str, str]]) -> bool:
-    """Return whether the query has rows and no goal is idle: without a filter, limit or `unique` the rows differ."""
+    """Return whether the query has rows and each filter, `unique`, limit or order makes a difference."""
     slots = slots_of(split, table)
     roles = {slots[name].role: value for name, value in chosen}
-    masks = [base.mask(_fragment(split, table, *pair)) for pair in chosen if slots[pair[0]].role in FILTERS]
-    passed = functools.reduce(operator.and_, masks, base.mask("1"))
+    masks = [base.mask(_condition(split, table, *pair)) for pair in chosen if slots[pair[0]].role in FILTERS]
+    passed = functools.reduce(operator.and_, masks, base.mask(None))
     at_least = 1 + _integer("", roles["limit"]) if "limit" in roles else 2 if "sort" in roles else 1
     if passed.bit_count() < at_least:
         return False
     for at in range(len(masks)):  # cheap, and rejects most draws before anything is executed
-        if functools.reduce(operator.and_, masks[:at] + masks[at + 1 :], base.mask("1")) == passed:
+        if functools.reduce(operator.and_, masks[:at] + masks[at + 1 :], base.mask(None)) == passed:
             return False
     pairs = tuple(chosen)
     return all(
@@ -310,30 +318,30 @@ def _query(split: str, table: str, state: Pairs) -> str:
 
 
 @functools.lru_cache(maxsize=50_000)
-def _fragment(split: str, table: str, name: str, value: str) -> str:
-    """Return what one goal adds to a query. Raises `GraderError` for a value that the slot cannot take."""
+def _condition(split: str, table: str, name: str, value: str) -> Condition:
+    """Return what a filter goal asks for. Raises `GraderError` for a value that the slot cannot take."""
     one, style = slots_of(split, table)[name], STYLES[split]
     column = one.column.sql if one.column is not None else ""
-    quoted = "'" + value.strip().replace("'", "''") + "'"
     match one.role:
-        case "equal":
-            return f"{column} = {quoted}"
-        case "other":
-            return f"{column} <> {quoted}"
-        case "initial":
-            return f"substr({column}, 1, 1) = {quoted}"
-        case "least":
-            return f"{column} >= {_integer(name, value)}"
-        case "most":
-            return f"{column} <= {_integer(name, value)}"
+        case "least" | "most":
+            return column, one.role, _integer(name, value)
         case "between":
             low, _, high = value.partition(style.between_value.replace("{}", ""))
-            return f"{column} BETWEEN {_integer(name, low)} AND {_integer(name, high)}"
-        case "limit":
-            return f" LIMIT {_integer(name, value)}"
-        case "unique" if value in ("yes", "no"):
-            return "DISTINCT " if value == "yes" else ""
-    known = _shapes(split, table)[one.role]
+            return column, one.role, (_integer(name, low), _integer(name, high))
+    return column, one.role, value.strip()
+
+
+@functools.lru_cache(maxsize=50_000)
+def _fragment(split: str, table: str, name: str, value: str) -> str:
+    """Return what one goal adds to a query. Raises `GraderError` for a value that the slot cannot take."""
+    role = slots_of(split, table)[name].role
+    if role in FILTERS:
+        return condition_sql(_condition(split, table, name, value))
+    if role == "limit":
+        return f" LIMIT {_integer(name, value)}"
+    if role == "unique" and value in ("yes", "no"):
+        return "DISTINCT " if value == "yes" else ""
+    known = _shapes(split, table)[role]
     if value not in known:
         raise GraderError(f"slot {name!r} of {table!r} cannot be {value!r}")
     return known[value]

@@ -20,8 +20,8 @@ Kind = Literal["string", "integer", "number", "boolean", "array"]
 SPLITS = ("train", "heldout")
 
 # words that carry no content: both splits may use them
-_STOPWORDS = """a am an and any at by each first for from high in is it its last low most least more less my new next
-no only not of off on one or out over per percent pm than the then to two under up with without yes"""
+_STOPWORDS = """a am an and any at by each first for from high in is it its last low most least more less my
+new next no only not of off on one or out over per percent pm than the then to two under up with without yes"""
 STOPWORDS = frozenset(_STOPWORDS.split())
 
 _ANY = ("the {slot} should be {}", "set the {slot} to {}", "use {} for the {slot}", "I want {} as the {slot}")
@@ -111,7 +111,7 @@ def decimals(numbers: Iterable[float], template: str = "{}") -> Pool:
 
 
 def lists(text: str, sizes: tuple[int, ...] = (2, 3), limit: int = 400) -> Pool:
-    """Return lists of items as text ("basil and olives", "rice, beans and corn"), no two with the same items."""
+    """Return lists as text ("basil and olives", "rice, beans and corn"), no two of the same items."""
     items = _split(text)
     values = [_join(choice) for size in sizes for choice in itertools.combinations(items, size)]
     random.Random(text).shuffle(values)
@@ -128,7 +128,7 @@ BOOLEAN = Pool("boolean", ("yes", "no"))
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What one split uses over all families: slot name -> wordings, values, and other names (functions, tables)."""
+    """What one split uses over all families: slot name -> wordings, values, other names (tables, ...)."""
 
     slots: dict[str, tuple[str, ...]]
     values: frozenset[str]
@@ -150,7 +150,9 @@ def words_of(split: str) -> Words:
     return Words(
         slots={slot.name: slot.wordings for slot in slots},
         values=frozenset(value for slot in slots for value in slot.pool.values),
-        names=frozenset(function.name for function in functions) | sql_slots.names(split) | math_words.names(split),
+        names=frozenset(function.name for function in functions)
+        | sql_slots.names(split)
+        | math_words.names(split),
     )
 
 

@@ -1,6 +1,5 @@
 """Pools that several families use, one set a split: people, places, streets, dates, times, codes."""
 
-# ruff: noqa: E501
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,7 +33,9 @@ def _common(
         dates=union(strings(weekdays), *dates),
         times=combine(time_template, [str(hour) for hour in range(1, 12)], "00 | 15 | 30 | 45"),
         codes=combine(code_template, letters, [str(37 * n % 900 + 100) for n in range(40)]),
-        phones=combine(phone_template, [str(n) for n in range(201, 215)], [str(n) for n in range(1007, 9000, 333)]),
+        phones=combine(
+            phone_template, [str(n) for n in range(201, 215)], [str(n) for n in range(1007, 9000, 333)]
+        ),
     )
 
 

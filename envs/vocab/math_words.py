@@ -34,7 +34,9 @@ _WIDE = range(3, 100)
 _PERCENT = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 75)
 
 
-def _q(op: Op, name: str, template: str, *wordings: str, numbers: Iterable[int | float] | None = None) -> Quantity:
+def _q(
+    op: Op, name: str, template: str, *wordings: str, numbers: Iterable[int | float] | None = None
+) -> Quantity:
     usual: dict[Op, Iterable[int | float]] = {
         "times": _SMALL, "plus": _WIDE, "minus": _SMALL, "percent off": _PERCENT, "percent on": _PERCENT, "divide": _DIVISORS,
     }  # fmt: skip
@@ -187,7 +189,9 @@ STORIES = {"train": TRAIN_STORIES, "heldout": HELDOUT_STORIES}
 
 def all_slots(split: str) -> list[Slot]:
     stories = STORIES[split]
-    return [q.slot for story in stories for q in (*(q for chain in story.chains for q in chain), *story.extras)]
+    return [
+        q.slot for story in stories for q in (*(q for chain in story.chains for q in chain), *story.extras)
+    ]
 
 
 def names(split: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The `calls` family: deterministic tasks, execution of any state, variants and decoys that flip, safe grading."""
+"""The `calls` family: deterministic tasks, any state executed, variants and decoys that flip, safe grades."""
 
 from __future__ import annotations
 
@@ -165,7 +165,16 @@ def _other(value: object) -> object:
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "[]", "{}", "null", "order_meal", '[{"name": "order_meal"}]', '[{"name": 3, "arguments": {}}]', "f(1)"],
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        "order_meal",
+        '[{"name": "order_meal"}]',
+        '[{"name": 3, "arguments": {}}]',
+        "f(1)",
+    ],
 )
 def test_no_calls_is_no_credit(answer: str) -> None:
     grade = FAMILY.grade(FAMILY.task("train", 0), answer)

@@ -44,7 +44,9 @@ def test_known_answers() -> None:
     assert bakery(trays, each) == 120
     assert bakery(each, ("broken cookies", "5 cookies"), trays) == 115
     assert bakery(trays, each, ("burnt share", "25 percent")) == 90
-    assert bakery(trays, each, ("holiday increase", "10 percent"), ("shop count", "8 shops")) == Fraction(33, 2)
+    assert bakery(trays, each, ("holiday increase", "10 percent"), ("shop count", "8 shops")) == Fraction(
+        33, 2
+    )
     # the story's order counts, not the order of the goals: (120 + 30) less 20 percent
     assert bakery(("burnt share", "20 percent"), trays, ("yesterday's batch", "30 cookies"), each) == 120
     assert bakery(trays) == 6
@@ -103,7 +105,9 @@ def test_values_of_a_slot_are_different_numbers() -> None:
             assert None not in values and len(set(values)) == len(values) >= 6
 
 
-@pytest.mark.parametrize("dress", ["{}", "#### {}", "\\boxed{{{}}}", "3 + 4 = 7, so the answer is {}.", "**Answer:** {}"])
+@pytest.mark.parametrize(
+    "dress", ["{}", "#### {}", "\\boxed{{{}}}", "3 + 4 = 7, so the answer is {}.", "**Answer:** {}"]
+)
 def test_the_gold_in_other_dress_passes_and_a_neighbor_does_not(dress: str) -> None:
     for task in tasks(50):
         gold = parse_number(task.payload["answer"])
@@ -123,7 +127,11 @@ def test_empty_answers_and_states_get_no_credit() -> None:
 def test_unknown_slot_value_and_split() -> None:
     task = FAMILY.task("train", 0)
     slot = task.goals[0].slot
-    for goal in (Goal("x", "", "phase of the moon", "3"), Goal("x", "", slot, "some"), Goal("x", "", slot, None)):
+    for goal in (
+        Goal("x", "", "phase of the moon", "3"),
+        Goal("x", "", slot, "some"),
+        Goal("x", "", slot, None),
+    ):
         with pytest.raises(GraderError):
             FAMILY.execute(task, IntentState((goal,)))
     with pytest.raises(UnknownName, match="heldout"):

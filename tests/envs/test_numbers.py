@@ -53,7 +53,14 @@ def test_text_without_a_number(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("$1,250.50", Fraction(2501, 2)), ("12 miles", 12), ("5 or 6", None), ("", None), ("40%", 40), ("3.", 3)],
+    [
+        ("$1,250.50", Fraction(2501, 2)),
+        ("12 miles", 12),
+        ("5 or 6", None),
+        ("", None),
+        ("40%", 40),
+        ("3.", 3),
+    ],
 )
 def test_parse_takes_one_number_only(text: str, value: Fraction | None) -> None:
     assert parse_number(text) == value
@@ -61,7 +68,14 @@ def test_parse_takes_one_number_only(text: str, value: Fraction | None) -> None:
 
 @given(st.integers(-(10**12), 10**12))
 def test_integer_answers_survive_every_usual_dress(number: int) -> None:
-    for dress in ("#### {:,}", "{}", "The answer is {}.", "\\boxed{{{:,}}}", "${}.00", "so it is {:,} units."):
+    for dress in (
+        "#### {:,}",
+        "{}",
+        "The answer is {}.",
+        "\\boxed{{{:,}}}",
+        "${}.00",
+        "so it is {:,} units.",
+    ):
         assert extract_number(dress.format(number)) == number
         assert extract_number(dress.format(number + 1)) != number
 

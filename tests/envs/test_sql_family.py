@@ -85,6 +85,25 @@ def test_each_variant_and_decoy_flips_the_verdict() -> None:
     assert variants / 80 > 4 * 4 and decoys / 80 > 4.5
 
 
+def test_the_quick_evaluation_agrees_with_sqlite() -> None:
+    from envs.families import sql
+
+    known = 0
+    for task in tasks(150):
+        base = sql.database(task.split, task.payload["table"], task.payload["database"])
+        rng = random.Random(task.id)
+        extra = rng.sample(FAMILY.decoys(task, rng), 2) if rng.random() < 0.5 else []
+        kept = [goal for goal in (*task.goals, *extra) if rng.random() < 0.8]
+        pairs = tuple((goal.slot, goal.value) for goal in kept)
+        shape, mask = sql._split_state(task.split, task.payload["table"], base, pairs)
+        found = base.evaluate(shape, mask)
+        if found is not None:
+            known += 1
+            executed = base.trusted(FAMILY.execute(task, IntentState(tuple(kept))))
+            assert same_rows(executed, found, ordered="sort" in shape or "limit" in shape), kept
+    assert known > 150
+
+
 def test_a_value_is_left_out_of_the_variants_only_if_it_does_not_flip() -> None:
     from envs.vocab.sql_slots import slots_of
 
@@ -116,14 +135,20 @@ def test_any_partial_state_runs_and_dropping_a_filter_changes_the_rows() -> None
 
 def test_unknown_slot_value_and_split() -> None:
     task = FAMILY.task("train", 0)
-    for slot, value in (("phase of the moon", "full"), ("row limit", "many"), ("sort order", "title, sideways")):
+    for slot, value in (
+        ("phase of the moon", "full"),
+        ("row limit", "many"),
+        ("sort order", "title, sideways"),
+    ):
         with pytest.raises(GraderError):
             FAMILY.execute(task, IntentState((Goal("x", "", slot, value),)))
     with pytest.raises(UnknownName, match="heldout"):
         FAMILY.load(None, "held-out")
 
 
-@pytest.mark.parametrize("dress", ["{}", "{};", "```sql\n{}\n```", "Here it is:\n{};\nHope that's fine.", "It is {}"])
+@pytest.mark.parametrize(
+    "dress", ["{}", "{};", "```sql\n{}\n```", "Here it is:\n{};\nHope that's fine.", "It is {}"]
+)
 def test_the_gold_in_other_dress_passes(dress: str) -> None:
     for task in tasks(20):
         assert FAMILY.grade(task, dress.format(FAMILY.gold(task))).full_credit
@@ -179,7 +204,10 @@ def test_any_answer_gets_a_grade(answer: str) -> None:
 
 
 def test_extraction_keeps_strings_and_second_statements() -> None:
-    assert extract_sql("SELECT name FROM t WHERE name = 'cy; x'; thanks") == "SELECT name FROM t WHERE name = 'cy; x'"
+    assert (
+        extract_sql("SELECT name FROM t WHERE name = 'cy; x'; thanks")
+        == "SELECT name FROM t WHERE name = 'cy; x'"
+    )
     assert extract_sql("SELECT 1; SELECT 2") == "SELECT 1; SELECT 2"
     assert extract_sql("```sql\nSELECT 1\n```\nor rather\n```\nSELECT 2") == "SELECT 2"
     assert extract_sql("I would select nothing") is None
@@ -206,8 +234,8 @@ def test_database_files_open_read_only(tmp_path: Path) -> None:
     assert base.run("SELECT x FROM t") == [(7,)]
     assert isinstance(base.run("INSERT INTO t VALUES (8)"), Refused)
     assert base.run("SELECT x FROM t") == [(7,)]
-    with pytest.raises(MissingFiles, match="b.sqlite"):
+    with pytest.raises(MissingFiles, match="b[.]sqlite"):
         ReadOnlyDatabase.open(tmp_path / "b.sqlite")
     (tmp_path / "c.sqlite").write_bytes(b"no database at all, but long enough to look like one" * 50)
-    with pytest.raises(DataError, match="c.sqlite"):
+    with pytest.raises(DataError, match="c[.]sqlite"):
         ReadOnlyDatabase.open(tmp_path / "c.sqlite")
