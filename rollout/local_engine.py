@@ -6,6 +6,7 @@ Shape suffixes: `B` rows, `L` cached columns (left-padded), `V` vocabulary, `D` 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ CROP_COLUMNS = 32
 """Columns that only padding stands in are dropped from the cache once there are so many."""
 HEAD_ROWS = 256
 """Positions whose logits exist at once."""
+
+
+_load_one_at_a_time = threading.Lock()  # transformers builds models under process-wide switches
 
 
 class LocalEngine(LoopEngine):
@@ -221,9 +225,9 @@ class LocalCore:
         ).last_hidden_state
         for row, (request, done) in enumerate(batch):
             at_P = torch.tensor(list(request.positions), dtype=torch.long, device=self.device)
-            done.set_result(self._scores_of(request, hidden_BLD[row, at_P - 1], ids_BL[row, at_P]))
             self.counters["prompt_tokens"] += len(request.ids)
             self.counters["scored_tokens"] += len(request.positions)
+            done.set_result(self._scores_of(request, hidden_BLD[row, at_P - 1], ids_BL[row, at_P]))
 
     def _scores_of(self, request: ScoreRequest, hidden_PD: torch.Tensor, ids_P: torch.Tensor) -> Scores:
         head = self.model.get_output_embeddings()
@@ -272,9 +276,10 @@ def load_model(folder: str, dtype: str) -> Any:
     if name not in ("bfloat16", "float32"):
         raise EngineError(f"dtype must be auto, bfloat16 or float32, got {dtype!r}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, name), local_files_only=True
-        )
+        with _load_one_at_a_time:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, name), local_files_only=True
+            )
     except (OSError, ValueError) as error:
         raise EngineError(f"cannot load a causal language model from {folder}: {error}") from error
     for key in ("final_logit_softcapping", "logits_scaling", "logit_scale"):

@@ -82,7 +82,10 @@ def engine_arguments(config: EngineConfig, on_cpu: bool) -> dict[str, Any]:
         arguments |= {
             "block_size": CPU_BLOCK,
             "enforce_eager": True,
-            "max_num_batched_tokens": 2048,
+            # A seeded request whose prompt is split over two steps ends vLLM 0.32 on CPU ("CPU Generator does
+            # not use offset"), so prompts go in whole.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(2048, config.max_model_len),
             "max_num_seqs": 64,
         }
     return arguments | dict(config.extra)
