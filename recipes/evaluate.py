@@ -65,7 +65,9 @@ class Evaluation:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        aside = path.with_name(f".{path.name}.part")
+        aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        aside.replace(path)  # a resumed run trusts what is there
 
     @classmethod
     def load(cls, path: Path) -> Evaluation:

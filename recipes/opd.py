@@ -79,6 +79,8 @@ class _Run:
         ):
             self.tracker = tracker
             evaluations = {"before": self._evaluate("before")}
+            if 0 < self.settings.warmup_steps == self.state.step:  # stopped just before it was measured
+                evaluations["warmup"] = self._evaluate("warmup")
             total = self.settings.warmup_steps + self.settings.opd_steps
             with Progress(total, "training", done=self.state.step) as progress:
                 for record in run_loop(self.parts, self.settings, self.state):

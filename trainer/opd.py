@@ -108,6 +108,8 @@ class Parts:
 
 def run_loop(parts: Parts, settings: LoopSettings, state: LoopState) -> Iterator[StepRecord]:
     """Yield after every optimizer step, from `state` on; `state` is updated in place before each yield."""
+    if state.step == settings.warmup_steps == 0:
+        start_opd(parts, settings, state)
     while state.step < settings.warmup_steps:
         record = warmup_step(parts, settings, state)
         record.phase_done = state.step == settings.warmup_steps
@@ -119,6 +121,10 @@ def run_loop(parts: Parts, settings: LoopSettings, state: LoopState) -> Iterator
         record.phase_done = state.step == settings.warmup_steps + settings.opd_steps or _spent(
             settings, state
         )
+        if record.phase_done and settings.loss == "imitation":
+            sync(
+                parts, state
+            )  # nothing was sampled on the way, so the engines still hold the warm-up's weights
         yield record
 
 
