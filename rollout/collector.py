@@ -52,7 +52,8 @@ async def collect(
     """Return one trajectory for each dialogue, in order.
 
     A dialogue may be given several times; each time is a sample of its own. `prefixes` maps dialogue ids to
-    texts for the first turns, which are encoded and marked `forced` instead of being sampled. `hints` shows
+    log lines for the first turns (`slipped_prefix`), which are put in the protocol's form, encoded and marked
+    `forced` instead of being sampled. `hints` shows
     the expert edit for the tracker's own state after each message (privileged contexts). `timeout_s` is the
     deadline of one request, `max_retries` how often one turn is asked again after `EngineDied` or
     `EngineTimeout`, with `retry_wait_s`, doubled each time, in between. `max_concurrency` bounds the
@@ -153,16 +154,16 @@ class _Player:
         """Return turn `t`, given or sampled, with the state it leads to. `ids` are those of the turns
         before."""
         dialogue = trajectory.dialogue
+        log, derived = _state(trajectory)
         context_ids = await self._context(trajectory, t)
         prefix = self.prefixes.get(dialogue.id, ())
         if t < len(prefix):
-            text = prefix[t]
+            text = self.protocol.target(log, prefix[t])
             output_ids = self.renderer.encode_output(text)
             turn = TrackedTurn(context_ids, output_ids, [math.nan] * len(output_ids), text, {}, forced=True)
         else:
             done = await self._generate(dialogue, t, sample, [*ids, *context_ids])
             turn = _sampled(context_ids, done, self.renderer.decode(done.output_ids))
-        log, derived = _state(trajectory)
         applied = self.protocol.apply(log, turn.text, derived)
         turn.log, turn.derived = applied.log, applied.derived
         turn.malformed, turn.lines, turn.missed = applied.malformed, applied.lines, applied.missed

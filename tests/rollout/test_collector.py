@@ -255,6 +255,19 @@ def test_forced_prefixes_are_encoded_marked_and_folded(renderer: Renderer):
     assert (summary["turns"], summary["recovery"], summary["final_exact"]) == (2, 1.0, 0.0)
 
 
+def test_forced_log_lines_take_the_form_of_the_protocol(renderer: Renderer):
+    engine = ScriptedEngine(renderer, lambda prompt, request: "NONE")
+    prefixes = {"a": ["SET budget: 60\nSET address: Queens", "DEL address"]}
+    (trajectory,) = run(engine, [dialogue("a")], prefixes=prefixes, protocol=get_protocol("full"))
+    assert [turn.text for turn in trajectory.turns] == [
+        "budget: 60\naddress: Queens",
+        "budget: 60",
+        "NONE",
+        "NONE",
+    ]
+    assert [turn.malformed for turn in trajectory.turns] == [0] * 4
+
+
 def test_hints_show_the_expert_edit_for_the_trackers_own_state(renderer: Renderer):
     def answer(prompt: str, request: GenerateRequest) -> str:
         return "SET spending budget: 50" if " message 1" not in prompt else "KEEP"
