@@ -35,10 +35,11 @@ def check_engine(student: Student, engine: Engine, runner: asyncio.Runner, rende
     ours = student.logprobs([Row("canary", ids, [(1, len(ids))])]).double().cpu().numpy()
     gap = float(np.abs(theirs - ours).mean())
     uniform = -float(np.log(student.vocab))
-    if not np.isfinite(theirs).all() or abs(theirs.mean() - uniform) < 0.05:
+    # Each of them: a mean can come near by accident, in a model that is sure of some tokens and wrong about others.
+    if not np.isfinite(theirs).all() or np.abs(theirs - uniform).max() < 0.05:
         raise EngineError(
-            f"the engine's log-probs of a fixed sentence average {theirs.mean():.3f}, uniform is {uniform:.3f}: "
-            "its weights are not loaded"
+            f"the engine's log-probs of a fixed sentence are {theirs.min():.3f} to {theirs.max():.3f}, uniform is "
+            f"{uniform:.3f}: its weights are not loaded"
         )
     if not gap <= MAX_GAP:
         raise EngineError(

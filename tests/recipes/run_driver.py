@@ -8,11 +8,16 @@ A fault is empty, or `<what>@<where>:<n>`: at the n-th time (from 1) that the ru
     kill   SIGKILL, from the kernel: nothing of this process runs any more
     int    SIGINT, as Ctrl-C gives
     int2   SIGINT twice
+    full   no file can grow beyond 1 MiB from then on, as on a full disk
 
-`where` is `train` (inside an optimizer step, gradients made, weights not yet changed), `generate` (a request is
-on its way to the engine), `write` (a checkpoint's file is half written), `rename` (a checkpoint is written but
-not yet visible), `visible` (a checkpoint is visible, the old ones not yet deleted), `evaluate` (an evaluation
-was played but not kept).
+`where` is one of
+
+    train      inside an optimizer step: gradients are made, weights not yet changed
+    turn       in a training rollout: one more turn is finished, others are not
+    write      one file of a checkpoint is half written
+    rename     a checkpoint is written but not yet visible
+    visible    a checkpoint is visible, old ones are not yet deleted
+    evaluate   an evaluation was played but not kept
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -78,6 +84,9 @@ def strike(number: int) -> None:
 STRIKES: dict[str, Callable[[], None]] = {
     "kill": lambda: strike(signal.SIGKILL),
     "int": lambda: strike(signal.SIGINT),
+    "full": lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (2**20, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    ),
     "int2": lambda: (strike(signal.SIGINT), strike(signal.SIGINT), None)[-1],
 }
 
@@ -98,13 +107,13 @@ def at(number: int, action: Callable[[], None]) -> Callable[[], None]:
 def install(where: str, hit: Callable[[], None]) -> None:
     """Call `hit` whenever the run comes to `where`; what the run does is left as it is."""
     import recipes.evaluate
-    import rollout.fleet
     import trainer.checkpoint
+    import trainer.opd
     import trainer.optim
 
     places: dict[str, tuple[Any, str]] = {
         "train": (trainer.optim.MasterAdamW, "step"),
-        "generate": (rollout.fleet.Fleet, "generate"),
+        "turn": (trainer.opd, "collect"),
         "rename": (trainer.checkpoint, "_free_name"),
         "visible": (trainer.checkpoint, "_prune"),
         "evaluate": (recipes.evaluate.Evaluation, "save"),
@@ -123,7 +132,10 @@ def install(where: str, hit: Callable[[], None]) -> None:
         hit()
         original(tensors, path)
 
-    setattr(owner, name, half_written if where == "write" else before)
+    def turn_by_turn(*args: Any, **more: Any) -> Any:
+        return original(*args, **more, on_turn=lambda trajectory, turn: hit())
+
+    setattr(owner, name, {"write": half_written, "turn": turn_by_turn}.get(where, before))
 
 
 if __name__ == "__main__":

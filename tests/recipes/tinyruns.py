@@ -31,9 +31,9 @@ SMALL = [
         "--warmup.dialogues=2",
         "--opd.steps=2",
         "--opd.dialogues=2",
-        "--opd.max_tokens=12",
+        "--opd.max_tokens=8",
     ),
-    *("--eval.dialogues=3", "--eval.real_dialogues=0", "--checkpoint.every=1"),
+    *("--eval.dialogues=2", "--eval.real_dialogues=0", "--checkpoint.every=1"),
 ]
 """Flags of the smallest run that has every part: two warm-up and two OPD steps of two dialogues."""
 
