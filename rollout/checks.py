@@ -56,7 +56,7 @@ def check_score(request: ScoreRequest, max_model_len: int, vocab_size: int) -> N
         shape = request.candidates_PK.shape
         if len(shape) != 2 or shape[0] != len(request.positions) or shape[1] < 1:
             raise EngineError(f"candidates_PK must be [{len(request.positions)}, K >= 1], got {list(shape)}")
-        if shape[0] and not (0 <= request.candidates_PK.min() and request.candidates_PK.max() < vocab_size):
+        if shape[0] and not (request.candidates_PK.min() >= 0 and request.candidates_PK.max() < vocab_size):
             raise EngineError(f"candidate ids must be in 0..{vocab_size - 1}")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger("fluxforge.fleet")
-
 KINDS = ("auto", "local", "vllm")
 GROUPS_KEPT = 100_000
 """Dialogues whose replica is remembered."""
@@ -207,7 +206,7 @@ class Fleet:
             await self.home.close()
 
     async def kill_replica(self, index: int) -> None:
-        """Let an engine's process exit at once, as by accident. For tests."""
+        """Let an engine's process exit at once. For tests."""
         handle = self._replicas[index].handle
         if handle is None:
             raise EngineDied(f"engine {index} is not running")

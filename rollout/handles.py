@@ -227,14 +227,16 @@ def build_engine(kind: str, config: EngineConfig) -> Any:
 
 
 def connect_ray(address: str | None, engines: int, object_store: int) -> None:
-    """Start a private Ray, or join the one at `address`, or use the one this process is connected to already."""
+    """Start a private Ray, or join the one at `address`, or use the one this process is connected to already.
+
+    With `FLUXFORGE_ENGINE_LOGS` set, what the engines print appears in this process's output.
+    """
     import ray
 
     if not ray.is_initialized():
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a token file of an earlier run would turn it on
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else engines run at nice 15, behind everything
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         options: dict[str, Any] = {}
         if address is None:
             options = {

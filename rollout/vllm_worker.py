@@ -42,15 +42,17 @@ def repack_tied_head(model: torch.nn.Module) -> None:
     checkpoint has no weight of its own for it, and on CPU it would go on with the packed copy of the old one."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    modules: list[Any] = list(model.modules())
-    embeddings = {
-        m.weight.data_ptr()
-        for m in modules
-        if isinstance(m, VocabParallelEmbedding) and not isinstance(m, ParallelLMHead)
-    }
-    for module in modules:
-        if isinstance(module, ParallelLMHead) and module.weight.data_ptr() in embeddings:
-            module.quant_method.process_weights_after_loading(module)
+    heads: list[Any] = []
+    embeddings: list[Any] = []
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):  # itself a VocabParallelEmbedding
+            heads.append(module)
+        elif isinstance(module, VocabParallelEmbedding):
+            embeddings.append(module)
+    storages = {embedding.weight.data_ptr() for embedding in embeddings}
+    for head in heads:
+        if head.weight.data_ptr() in storages:
+            head.quant_method.process_weights_after_loading(head)
 
 
 def read_back(

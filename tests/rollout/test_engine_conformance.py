@@ -173,6 +173,18 @@ def test_requests_that_come_later_join_in(case: Case) -> None:
     )
 
 
+def test_many_long_seeded_prompts_at_once(case: Case) -> None:
+    """More prompt tokens than one forward takes; vLLM on CPU once died of a seeded prompt split over two."""
+    requests = [
+        GenerateRequest([(i * j) % 250 for j in range(100)], 3, (), temperature=1.0, seed=i)
+        for i in range(30)
+    ]
+    done = case.generate(*requests)
+    assert [len(one.output_ids) for one in done] == [3] * 30
+    if case.dtype == "float32":
+        assert case.generate(requests[17])[0].output_ids == done[17].output_ids
+
+
 def test_one_token_prompt(case: Case) -> None:
     done = case.generate(GenerateRequest([65], 4, (), temperature=0.0))[0]
     row = case.reference([65])[0]
