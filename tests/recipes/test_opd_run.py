@@ -139,8 +139,16 @@ def test_tracker_is_a_model_that_transformers_loads_and_the_evaluation_repeats(
     monkeypatch.chdir(run.parents[1])
     flags = [word for word in tinyruns.SMALL if not word.startswith(("--warmup", "--checkpoint"))]
     assert cli.main(["eval", "--tracker", str(run / "tracker"), "--name", "b", *flags]) == 0
-    again = tinyruns.result(run.parent / "b")
-    assert again["after"] == tinyruns.result(run)["after"]
+    assert tinyruns.result(run.parent / "b")["after"] == tinyruns.result(run)["after"]
+    said = {
+        name: [
+            row["tracker_text"]
+            for row in tinyruns.dialogues(run.parent / name, training_only=False)
+            if row["phase"] == phase
+        ]
+        for name, phase in (("a", "eval-after-unseen"), ("b", "unseen"))
+    }
+    assert said["a"] == said["b"] and any(said["a"])
 
 
 def _model_of(run: Path) -> str:
