@@ -88,7 +88,8 @@ def serve_raw(config: EngineConfig, pipe: Any) -> None:
                 )
                 engine.add_request(f"r{number}", {"prompt_token_ids": prompt.ids}, parameters)
             while engine.has_unfinished_requests():
-                tokens += sum(len(output.outputs[0].token_ids) for output in engine.step())
+                finished: list[Any] = engine.step()
+                tokens += sum(len(output.outputs[0].token_ids) for output in finished)
         pipe.send((time.perf_counter() - started, tokens))
     engine.engine_core.shutdown()
 
@@ -132,7 +133,9 @@ async def measure(model: str = "tiny", rounds: int = ROUNDS, dialogues: int = DI
         fleet = await Fleet.start("vllm", config)
         try:
             here.recv()
-            total = dict.fromkeys(("ours_s", "ours_tokens", "raw_s", "raw_tokens", "prompt", "cached"), 0.0)
+            total: dict[str, float] = dict.fromkeys(
+                ("ours_s", "ours_tokens", "raw_s", "raw_tokens", "prompt", "cached"), 0.0
+            )
             stream = DialogueStream(FAMILIES, "train", SEED, "easy")
             for turn in range(-1, rounds):  # round -1 warms both up, on few dialogues
                 size = dialogues if turn >= 0 else 2
