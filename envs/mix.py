@@ -5,12 +5,14 @@ So a data cursor is one integer: a run that stops at dialogue i goes on at i and
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envs.alias import Aliased
 from envs.dialogue import CONDITIONS, Dialogue, build
 from envs.drift import resolve_budget
 from envs.errors import ConfigError, DataError, unknown_name
@@ -102,7 +104,8 @@ class _Just:
 class DialogueStream(Iterator[Dialogue]):
     """Dialogues of several families in turn. `index` is the cursor: the number of the next dialogue.
 
-    Dialogue i is of family i mod F and its task i div F; its condition is drawn by i from `condition_mix`.
+    Dialogue i is of family i mod F and its task i div F; its condition is drawn by i from `condition_mix`, and
+    `alias_share` of the dialogues get made-up slot names (`envs/alias.py`).
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class DialogueStream(Iterator[Dialogue]):
         source: Path | None = None,
         turns_at_least: int = 0,
         simulator: Simulator | None = None,
+        alias_share: float = 0.0,
     ) -> None:
         if not families:
             raise ConfigError("a stream of dialogues needs at least one family")
@@ -132,6 +136,8 @@ class DialogueStream(Iterator[Dialogue]):
         self.budget = resolve_budget(budget)
         self.turns_at_least = turns_at_least
         self.simulator = simulator
+        self.alias_share = alias_share
+        self.split = split
         self.index = start
         self._conditions = list(condition_mix)
         self._bounds = list(itertools.accumulate(condition_mix.values()))
@@ -152,8 +158,17 @@ class DialogueStream(Iterator[Dialogue]):
         pool = self.pools[family_at]
         task, past = pool.at(at)
         seed = self.seed + 1_000_003 * past  # a task that comes again drifts in another way
+        family: Family = pool.family
+        if self._is_aliased(index):
+            aliased = Aliased(family, task, alias_words(self.split), self.seed)
+            family, task = aliased, aliased.task
         return build(
-            pool.family, task, self._condition(index), self.budget, seed, self.simulator, self.turns_at_least
+            family, task, self._condition(index), self.budget, seed, self.simulator, self.turns_at_least
+        )
+
+    def _is_aliased(self, index: int) -> bool:
+        return (
+            self.alias_share > 0 and random.Random(f"alias|{self.seed}|{index}").random() < self.alias_share
         )
 
     def __iter__(self) -> DialogueStream:
@@ -169,6 +184,15 @@ class DialogueStream(Iterator[Dialogue]):
             return self._conditions[0]
         rng = random.Random(f"condition|{self.seed}|{index}")
         return rng.choices(self._conditions, cum_weights=self._bounds)[0]
+
+
+@functools.cache
+def alias_words(split: str) -> tuple[str, ...]:
+    """Return the words that made-up slot names of a split are drawn from, sorted."""
+    from envs.vocab import content_words, words_of
+
+    known = words_of(split)
+    return tuple(sorted(content_words([*known.slots, *known.values])))
 
 
 def dialogue_stream(

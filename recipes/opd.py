@@ -220,7 +220,12 @@ def make_parts(config: OpdConfig, session: Session) -> Parts:
         protocol=session.protocol,
         replies=session.replies,
         stream=DialogueStream(
-            config.env.training_families, "train", config.seed, config.env.budget, config.env.condition_mix
+            config.env.training_families,
+            "train",
+            config.seed,
+            config.env.budget,
+            config.env.condition_mix,
+            alias_share=config.env.alias_share,
         ),
         teacher=model_teacher(config, session, student) if config.opd.teacher == "model" else None,
     )

@@ -78,6 +78,8 @@ class EnvSettings(Part):
     """Variants per goal and decoys at most: easy (1), medium (3) or hard (5)."""
     condition_mix: dict[str, float] = {"drift": 1.0}
     """Share of each condition among the training dialogues; scaled to sum 1."""
+    alias_share: float = Field(0.0, ge=0, le=1)
+    """Share of training dialogues whose slots get made-up names, so that names are read and not remembered."""
     protocol: Literal["log", "full"] = "log"
     """`log`: the tracker appends edits; `full`: it rewrites the whole state each turn."""
     base: Literal["templates"] = "templates"
