@@ -129,11 +129,12 @@ def build(kind: str) -> None:
         say("removing the old .venv")
         STAMP.unlink(missing_ok=True)
         shutil.rmtree(VENV)
+    torch = pinned_version(lock, "torch")
     base = Path(sys.executable).resolve()  # not the python of a .venv that was active, and is gone now
     say(f"making .venv with Python {platform.python_version()} for {kind.upper()} ({platform.machine()})")
     run([str(base), "-m", "venv", str(VENV)], "making .venv")
     if kind == "cpu":
-        install_torch_cpu(pinned_version(lock, "torch"))
+        install_torch_cpu(torch)
     say(f"installing locks/{kind}.txt (some minutes)")
     quiet = ("install", "--quiet", "--progress-bar", "off", "--no-deps")
     run(pip(*quiet, "-r", str(lock)), f"installing locks/{kind}.txt")
