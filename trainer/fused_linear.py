@@ -35,7 +35,9 @@ def row_slices(rows: int, vocab: int) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def project(hidden_CD: Tensor, head_VD: Tensor, out_CV: Tensor, chunk_vocab: int, matmul: torch.dtype | None) -> None:
+def project(
+    hidden_CD: Tensor, head_VD: Tensor, out_CV: Tensor, chunk_vocab: int, matmul: torch.dtype | None
+) -> None:
     """Write `hidden @ head.T` into the fp32 block `out_CV`.
 
     `matmul` is the dtype that the factors are brought to; the product comes out in it before it is widened, so
@@ -80,4 +82,6 @@ def check_shapes(hidden_ND: Tensor, head_VD: Tensor, **per_token: Tensor | None)
         )
     for name, tensor in per_token.items():
         if tensor is not None and tuple(tensor.shape) != (hidden_ND.shape[0],):
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected [{hidden_ND.shape[0]}], one per token")
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, expected [{hidden_ND.shape[0]}], one per token"
+            )

@@ -200,7 +200,9 @@ class _FusedTokenLoss(torch.autograd.Function):
         return (grad_ND, grad_VD, *(None,) * 6)
 
 
-def _probabilities_in_place(logits_CV: Tensor, targets_C: Tensor, at_target: float | None) -> tuple[Tensor, Tensor]:
+def _probabilities_in_place(
+    logits_CV: Tensor, targets_C: Tensor, at_target: float | None
+) -> tuple[Tensor, Tensor]:
     """Turn logits into q (plus `at_target` at the targets); return (log q at the targets, entropy), both [C]."""
     target_C1 = targets_C.unsqueeze(1)
     chosen_C = logits_CV.gather(1, target_C1).squeeze(1)

@@ -77,8 +77,14 @@ def full(tokens: Tokens, *, denominator: float, beta: float = 1.0, ratio_clip: f
     """
     if tokens.teacher_NE is None or tokens.teacher_head_VE is None:
         raise ConfigError("loss 'full' reads a teacher's hidden states: give an in-process teacher")
-    student_head_VD, teacher_head_VE, head_grad_VD = tokens.head_VD, tokens.teacher_head_VE, tokens.head_grad_VD
-    shared = min(student_head_VD.shape[0], teacher_head_VE.shape[0])  # the rest is padding, checked at start-up
+    student_head_VD, teacher_head_VE, head_grad_VD = (
+        tokens.head_VD,
+        tokens.teacher_head_VE,
+        tokens.head_grad_VD,
+    )
+    shared = min(
+        student_head_VD.shape[0], teacher_head_VE.shape[0]
+    )  # the rest is padding, checked at start-up
     loss, D_N = fused_divergence(
         tokens.hidden_ND,
         student_head_VD[:shared],
@@ -112,8 +118,10 @@ def expert(tokens: Tokens, *, denominator: float, beta: float = 1.0, ratio_clip:
 def sampled(tokens: Tokens, *, denominator: float, beta: float = 1.0, ratio_clip: float = 2.0) -> LossResult:
     """Reverse KL(q || p) on the sampled token as a policy gradient.
 
-    loss = -sum_n w_n A_n rho_n / denominator, A_n = sg[log p(y_n) - log q(y_n)], rho_n = min(q(y_n) / b(y_n), ratio_clip);
-    the current token's ratio carries the gradient: -w A rho grad log q. `beta` is not read.
+    loss = -sum_n w_n A_n rho_n / denominator
+    A_n = sg[log p(y_n) - log q(y_n)], rho_n = min(q(y_n) / b(y_n), ratio_clip)
+
+    The current token's ratio carries the gradient: -w A rho grad log q. `beta` is not read.
     """
     if tokens.teacher_NE is None or tokens.teacher_head_VE is None:
         raise ConfigError("loss 'sampled' reads a teacher's hidden states: give an in-process teacher")
@@ -195,7 +203,8 @@ def _old_logprobs(tokens: Tokens, name: str) -> Tensor:
     old_N = tokens.old_logprobs_N
     if old_N is None or not bool(torch.isfinite(old_N).all()):
         raise ConfigError(
-            f"loss {name!r} needs the sampler's log-prob of every trained token: fill Row.old_logprobs (finite, one a token)"
+            f"loss {name!r} needs the sampler's log-prob of every trained token: "
+            "fill Row.old_logprobs (finite, one a token)"
         )
     return old_N
 

@@ -116,7 +116,9 @@ class MasterAdamW:
         norms = torch.stack(torch._foreach_norm(list(grads.values())))
         norm = float(torch.linalg.vector_norm(norms))
         if not math.isfinite(norm):
-            bad = [name for name, value in zip(grads, norms.tolist(), strict=True) if not math.isfinite(value)]
+            bad = [
+                name for name, value in zip(grads, norms.tolist(), strict=True) if not math.isfinite(value)
+            ]
             self.zero_grad()
             raise TrainingError(
                 f"step {self.steps} refused: the gradient of {bad[0] if bad else 'all parameters together'} is not "
@@ -156,7 +158,11 @@ class MasterAdamW:
         for name, master in self.masters.items():
             saved = tensors.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:
-                what = "is missing" if saved is None else f"has shape {tuple(saved.shape)}, not {tuple(master.shape)}"
+                what = (
+                    "is missing"
+                    if saved is None
+                    else f"has shape {tuple(saved.shape)}, not {tuple(master.shape)}"
+                )
                 raise CheckpointError(f"the checkpoint does not fit this student: master.{name} {what}")
         self.steps = int(scalars["optimizer_steps"])
         self.adamw.state.clear()

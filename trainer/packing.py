@@ -109,12 +109,17 @@ def teacher_view(row: Row) -> View:
     """
     check_row(row)
     if row.teacher_ids is None or row.teacher_spans is None:
-        raise DataError(f"row {row.id!r} has no teacher_ids and teacher_spans, which a privileged teacher reads")
+        raise DataError(
+            f"row {row.id!r} has no teacher_ids and teacher_spans, which a privileged teacher reads"
+        )
     _check_spans(row.id, "teacher_spans", row.teacher_spans, len(row.teacher_ids))
     own = [i for start, end in row.spans for i in row.ids[start:end]]
     theirs = [i for start, end in row.teacher_spans for i in row.teacher_ids[start:end]]
     if own != theirs:
-        at = next((k for k, (a, b) in enumerate(zip(own, theirs, strict=False)) if a != b), min(len(own), len(theirs)))
+        at = next(
+            (k for k, (a, b) in enumerate(zip(own, theirs, strict=False)) if a != b),
+            min(len(own), len(theirs)),
+        )
         raise DataError(
             f"row {row.id!r}: the teacher's trained tokens differ from the student's at number {at} "
             f"({len(theirs)} against {len(own)} tokens). Build teacher_ids from the student's own ids."
@@ -175,7 +180,9 @@ def _branch_mask(view: View) -> Tensor:
     for branch in view.branches:
         size = len(branch.ids)
         mask_QS[at : at + size, : branch.at] = True
-        mask_QS[at : at + size, length + at : length + at + size] = torch.ones(size, size, dtype=torch.bool).tril()
+        mask_QS[at : at + size, length + at : length + at + size] = torch.ones(
+            size, size, dtype=torch.bool
+        ).tril()
         at += size
     return mask_QS
 
@@ -184,7 +191,9 @@ def pad(views: Sequence[View], pad_id: int = 0) -> Batch:
     """Return `views` one a line, padded on the right, with every branch on a line of its own."""
     lines: list[Sequence[int]] = []
     trained = _Trained()
-    places: list[tuple[int, int, Sequence[int], Sequence[int], bool]] = []  # view, line, predict, targets, branch
+    places: list[
+        tuple[int, int, Sequence[int], Sequence[int], bool]
+    ] = []  # view, line, predict, targets, branch
     for number, view in enumerate(views):
         if any(end > start for start, end in view.spans):
             for start, end in view.spans:
@@ -222,7 +231,9 @@ class _Trained:
         self.branch.extend([branch] * len(targets))
         self.view.extend([view] * len(targets))
 
-    def batch(self, ids: Tensor, positions: Tensor, mask: Tensor | None, segments: tuple[Segment, ...] | None) -> Batch:
+    def batch(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, segments: tuple[Segment, ...] | None
+    ) -> Batch:
         return Batch(
             ids,
             positions,
@@ -288,7 +299,9 @@ def packed_attention(
     Raises `ValueError` for what it does not do (the probe then chooses padded batches).
     """
     if segments is None or sliding_window is not None or softcap is not None or query.shape[0] != 1:
-        raise ValueError("packed attention needs segments, one line, and neither a sliding window nor a soft cap")
+        raise ValueError(
+            "packed attention needs segments, one line, and neither a sliding window nor a soft cap"
+        )
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # the grouped form of the CPU kernel is slower than a repeat
         key = key.repeat_interleave(groups, dim=1)
@@ -345,7 +358,10 @@ def probe_packing(model: nn.Module, backbone: nn.Module, *, vocab: int, seed: in
         return torch.randint(0, vocab, (n,), generator=rng).tolist()
 
     second = View(ids(29), [(1, 29)], [Branch(7, ids(5)), Branch(20, ids(3))])
-    first, other = View(ids(19), [(1, 19)], [Branch(11, ids(4))]), View(ids(19), [(1, 19)], [Branch(11, ids(4))])
+    first, other = (
+        View(ids(19), [(1, 19)], [Branch(11, ids(4))]),
+        View(ids(19), [(1, 19)], [Branch(11, ids(4))]),
+    )
     try:
         alone_MD = torch.cat([backbone_hidden(backbone, pad([v]).to(device)) for v in (first, second)])
         config._attn_implementation = PACKED_ATTENTION

@@ -21,21 +21,31 @@ from torch import Tensor, nn
 from envs.errors import CheckpointError, ConfigError, DataError, TrainingError
 from trainer.linear_ce import fused_logprobs
 from trainer.losses import LossSpec, Tokens, get_loss
+from trainer.models import (
+    LoraConfig,
+    add_lora,
+    compute_dtype,
+    load_causal_lm,
+    lora_delta,
+    plain_name,
+    refuse_scaled_logits,
+)
 from trainer.optim import MasterAdamW, OptimConfig, Schedule
-from trainer.packing import Batch, View, backbone_hidden, pack, pad, plan, probe_packing, row_view, teacher_view
+from trainer.packing import (
+    Batch,
+    View,
+    backbone_hidden,
+    pack,
+    pad,
+    plan,
+    probe_packing,
+    row_view,
+    teacher_view,
+)
 from trainer.types import Row
 
 if TYPE_CHECKING:
     from trainer.teacher import ModelTeacher
-
-
-@dataclass(frozen=True, slots=True)
-class LoraConfig:
-    """Low-rank adapters on the linear layers `targets` (names, or "all-linear"; never the head)."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] | str = "all-linear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +91,19 @@ class Student:
         self.config = config
         torch.manual_seed(config.seed)
         self.dtype = compute_dtype(config.dtype, config.device)
-        if model is None:
-            model = load_causal_lm(config.model, self.dtype)
-        model = model.to(device=config.device, dtype=self.dtype)
+        base: Any = load_causal_lm(config.model, self.dtype) if model is None else model
+        model = base.to(device=config.device, dtype=self.dtype)
         refuse_scaled_logits(model.config, config.model)
         self.tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-        self.base = model
-        self.model: Any = model if config.lora is None else _add_lora(model, config.lora)
+        self.base: Any = model
+        self.model: Any = model if config.lora is None else add_lora(model, config.lora)
         self.model.train()
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
         self.backbone: nn.Module = self.base.get_decoder()
         self.vocab = self.head_VD.shape[0]
         self.packed = config.packing == "auto" and probe_packing(self.base, self.backbone, vocab=self.vocab)
-        trained = [(_plain_name(n), p) for n, p in self.model.named_parameters() if p.requires_grad]
+        trained = [(plain_name(n), p) for n, p in self.model.named_parameters() if p.requires_grad]
         self.head_name = next((n for n, p in trained if p is self.head_VD), None)
         self.optimizer = MasterAdamW(
             trained,
@@ -173,8 +182,15 @@ class Student:
             self.optimizer.zero_grad()  # what was added up belongs to a step that did not happen
             raise
         tokens = sum(view.tokens() for view in views)
-        metrics |= {"loss": sum(t.weight * t.sums["loss"] for t in terms), "micro_batches": float(len(micros))}
-        metrics |= {"tokens": float(tokens), "trained_tokens": sum(t.count for t in terms), "teacher_s": teacher_s}
+        metrics |= {
+            "loss": sum(t.weight * t.sums["loss"] for t in terms),
+            "micro_batches": float(len(micros)),
+        }
+        metrics |= {
+            "tokens": float(tokens),
+            "trained_tokens": sum(t.count for t in terms),
+            "teacher_s": teacher_s,
+        }
         for term in terms:
             prefix = "" if len(terms) == 1 else f"{term.name}/"
             for name, value in term.sums.items():
@@ -244,7 +260,9 @@ class Student:
         was_training = self.model.training
         self.model.eval()
         try:
-            return hidden_of_views(views, self._batch, self.backbone, self.config.tokens_per_micro, self.packed)
+            return hidden_of_views(
+                views, self._batch, self.backbone, self.config.tokens_per_micro, self.packed
+            )
         finally:
             self.model.train(was_training)
 
@@ -268,11 +286,11 @@ class Student:
 
             for name, layer in self.model.named_modules():
                 if isinstance(layer, LoraLayer):
-                    delta = _lora_delta(layer)
-                    deltas[_plain_name(f"{name}.weight")] = delta
+                    delta = lora_delta(layer)
+                    deltas[plain_name(f"{name}.weight")] = delta
         weights: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
-            plain = _plain_name(name)
+            plain = plain_name(name)
             if ".lora_" in plain:
                 continue
             tensor = parameter.detach()
@@ -351,36 +369,6 @@ def hidden_of_views(
     return torch.cat([parts[i] for i in sorted(parts)])
 
 
-def compute_dtype(name: str, device: str) -> torch.dtype:
-    """Return the dtype for "auto", "bfloat16" or "float32"; raise `ConfigError` for another name."""
-    if name == "auto":
-        from rollout.models import best_compute_dtype
-
-        name = best_compute_dtype()
-    if name not in ("bfloat16", "float32"):
-        raise ConfigError(f"dtype must be auto, bfloat16 or float32, got {name!r}")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
-
-
-def load_causal_lm(folder: str | Path, dtype: torch.dtype) -> Any:
-    """Load a causal language model from a folder; raise `ConfigError` where that fails."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="sdpa")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot load a model from {str(folder)!r}: {error}. Give a folder with config.json and safetensors."
-        ) from error
-
-
-def refuse_scaled_logits(config: Any, name: str) -> None:
-    """Raise `ConfigError` for models whose logits are not hidden states times the head."""
-    for key in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(config, key, None) not in (None, 1, 1.0):
-            raise ConfigError(f"{name or 'the model'} scales its logits ({key}); the fused losses do not support that")
-
-
 def _terms(
     rows: Sequence[Row], losses: Mapping[str, float], denominators: Mapping[str, float] | None
 ) -> list[_Term]:
@@ -406,27 +394,3 @@ def _token_values(rows: Sequence[Row], branches: bool) -> tuple[list[float], lis
     weights = [w for row in rows for w in (row.weights or [1.0] * row.trained())]
     complete = all(len(row.old_logprobs) == row.trained() for row in rows)
     return weights, [value for row in rows for value in row.old_logprobs] if complete else []
-
-
-def _add_lora(model: Any, lora: LoraConfig) -> Any:
-    from peft import LoraConfig as PeftLoraConfig
-    from peft import get_peft_model
-
-    targets: Any = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
-    if any(t in ("lm_head", "embed_tokens") for t in ([targets] if isinstance(targets, str) else targets)):
-        raise ConfigError("LoRA targets must not name the head or the embedding: engines cannot serve such adapters")
-    config = PeftLoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
-    try:
-        return get_peft_model(model, config, autocast_adapter_dtype=False)
-    except ValueError as error:
-        raise ConfigError(f"LoRA targets {lora.targets!r} do not fit the model: {error}") from error
-
-
-def _lora_delta(layer: Any) -> Tensor:
-    """Return scale * B @ A in fp32, [out, in]."""
-    (name,) = layer.active_adapters
-    return layer.scaling[name] * (layer.lora_B[name].weight.float() @ layer.lora_A[name].weight.float())
-
-
-def _plain_name(name: str) -> str:
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from envs.errors import ConfigError
 from trainer.linear_ce import fused_logprobs
+from trainer.models import compute_dtype, load_causal_lm, refuse_scaled_logits
 from trainer.packing import Batch, View, pack, pad, probe_packing, row_view, teacher_view
-from trainer.student import Student, compute_dtype, hidden_of_views, load_causal_lm, refuse_scaled_logits
+from trainer.student import Student, hidden_of_views
 from trainer.types import Row
 
 
@@ -26,7 +27,9 @@ class ModelTeacher:
     Make one with `ModelTeacher.load(folder, ...)`, or `ModelTeacher.frozen(student, ...)`: the student as it is now.
     """
 
-    def __init__(self, model: Any, *, privileged: bool, tokens_per_micro: int = 4096, name: str = "teacher") -> None:
+    def __init__(
+        self, model: Any, *, privileged: bool, tokens_per_micro: int = 4096, name: str = "teacher"
+    ) -> None:
         self.privileged = privileged
         self.tokens_per_micro = tokens_per_micro
         self.name = name
@@ -69,7 +72,9 @@ class ModelTeacher:
                 parameter._post_accumulate_grad_hooks = hook
             for parameter, grad in grads:
                 parameter.grad = grad
-        return ModelTeacher(model, privileged=privileged, tokens_per_micro=tokens_per_micro, name="frozen student")
+        return ModelTeacher(
+            model, privileged=privileged, tokens_per_micro=tokens_per_micro, name="frozen student"
+        )
 
     @property
     def head_VE(self) -> Tensor:
@@ -115,20 +120,20 @@ class ModelTeacher:
             check_tokenizers(student_tokenizer, teacher_tokenizer)
         elif student.vocab != self.head_VE.shape[0]:
             raise ConfigError(
-                f"student vocabulary {student.vocab}, teacher vocabulary {self.head_VE.shape[0]} ({self.name}): give both "
-                "tokenizers, so that it can be checked that they differ by padding alone"
+                f"student vocabulary {student.vocab}, teacher vocabulary {self.head_VE.shape[0]} ({self.name}): "
+                "give both tokenizers, so that it can be checked that they differ by padding alone"
             )
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and longest + 1 > limit:
             raise ConfigError(
-                f"the longest row has {longest} tokens but teacher {self.name} reads at most {limit}: shorten dialogues "
-                "(max_model_len) or take a teacher with a longer context"
+                f"the longest row has {longest} tokens but teacher {self.name} reads at most {limit}: "
+                "shorten dialogues (max_model_len) or take a teacher with a longer context"
             )
         self.canary(min(student.vocab, self.head_VE.shape[0]))
 
     @torch.no_grad()
     def canary(self, vocab: int) -> Tensor:
-        """Score a fixed sequence twice; return its log-probs. Raises `ConfigError` for a teacher that answers nonsense."""
+        """Score a fixed sequence twice; return its log-probs. Raises `ConfigError` where they make no sense."""
         ids = _canary_ids(self.model.config, vocab)
         row = Row(id="canary", ids=ids, spans=[(1, len(ids))], teacher_ids=ids, teacher_spans=[(1, len(ids))])
         first_N, second_N = self.logprobs([row]), self.logprobs([row])
@@ -136,7 +141,9 @@ class ModelTeacher:
         _, entropy_N = fused_logprobs(hidden_NE, self.head_VE, torch.tensor(ids[1:], device=hidden_NE.device))
         uniform = torch.log(torch.tensor(float(self.head_VE.shape[0]))).item()
         if not bool(torch.isfinite(first_N).all()):
-            raise ConfigError(f"teacher {self.name} gives log-probs that are not finite: its weights are damaged")
+            raise ConfigError(
+                f"teacher {self.name} gives log-probs that are not finite: its weights are damaged"
+            )
         if not torch.equal(first_N, second_N):
             raise ConfigError(f"teacher {self.name} scores the same tokens differently a second time")
         if entropy_N.mean().item() > uniform - 1e-3:

@@ -56,12 +56,19 @@ def test_golden_gradients():
         given = tokens()
         get_loss(name).function(given, denominator=4.0, ratio_clip=2.0).loss.backward()
         assert given.hidden_ND.grad is not None
-        torch.testing.assert_close(given.hidden_ND.grad, torch.tensor(c)[:, None] * (q - onehot) / 4, msg=name)
+        torch.testing.assert_close(
+            given.hidden_ND.grad, torch.tensor(c)[:, None] * (q - onehot) / 4, msg=name
+        )
 
 
 def test_directions():
     """Descent raises what the teacher likes better than the student, and what scored above its group."""
-    for name, row, rises in (("sampled", 0, False), ("sampled", 1, False), ("state", 0, True), ("expert", 0, True)):
+    for name, row, rises in (
+        ("sampled", 0, False),
+        ("sampled", 1, False),
+        ("state", 0, True),
+        ("expert", 0, True),
+    ):
         given = tokens()
         get_loss(name).function(given, denominator=1.0).loss.backward()
         assert given.hidden_ND.grad is not None
@@ -85,7 +92,9 @@ def test_expected_sampled_gradient_is_that_of_reverse_kl():
     z, t, eye = torch.randn(1, V), torch.randn(1, V), torch.eye(V)
     a = z.clone().requires_grad_()
     get_loss("full").function(
-        Tokens(a, eye, torch.zeros(1, dtype=torch.long), torch.ones(1), None, t, eye), denominator=1.0, beta=1.0
+        Tokens(a, eye, torch.zeros(1, dtype=torch.long), torch.ones(1), None, t, eye),
+        denominator=1.0,
+        beta=1.0,
     ).loss.backward()
     b = z.expand(V, V).clone().requires_grad_()
     logq = z.log_softmax(-1)[0]

@@ -22,7 +22,7 @@ from trainer.packing import (
 from trainer.types import Branch, Row
 
 sys.path.insert(0, str(Path(__file__).parent))
-import tiny_models  # noqa: E402
+import tiny_models
 
 
 def hidden_and_grads(model, batches, implementation):
@@ -88,7 +88,9 @@ def test_probe_refuses_a_sliding_window():
 
 
 def test_order_targets_and_positions():
-    row = Row("a", ids=[5, 6, 7, 8, 9], spans=[(1, 3), (4, 5)], branches=[Branch(2, [50, 51]), Branch(5, [60])])
+    row = Row(
+        "a", ids=[5, 6, 7, 8, 9], spans=[(1, 3), (4, 5)], branches=[Branch(2, [50, 51]), Branch(5, [60])]
+    )
     other = Row("b", ids=[1, 2, 3], spans=[(2, 3)])
     for batch in (pack([row_view(row), row_view(other)]), pad([row_view(row), row_view(other)])):
         assert batch.targets_M.tolist() == [6, 7, 9, 50, 51, 60, 3]
@@ -120,7 +122,9 @@ def test_unneeded_tail_is_dropped():
 def test_plan_covers_every_view_once_within_the_budget(packed):
     views = [row_view(row) for row in tiny_models.rows(count=17)] + [View([1, 2], [])]
     micros = plan(views, 60, packed=packed)
-    assert sorted(i for micro in micros for i in micro) == list(range(17))  # the one with nothing to train is out
+    assert sorted(i for micro in micros for i in micro) == list(
+        range(17)
+    )  # the one with nothing to train is out
     for micro in micros:
         if packed:
             size = sum(views[i].tokens() for i in micro)

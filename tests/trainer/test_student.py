@@ -14,7 +14,7 @@ from trainer.teacher import ModelTeacher
 from trainer.types import Branch, Row
 
 sys.path.insert(0, str(Path(__file__).parent))
-import tiny_models  # noqa: E402
+import tiny_models
 
 MODELS = {"llama": tiny_models.llama, "qwen": tiny_models.qwen35}
 ALL_LOSSES = ["expert", "full", "sampled", "state"]
@@ -223,7 +223,9 @@ def test_a_frozen_teacher_stays_while_the_student_moves(lora):
     hinted = ModelTeacher.frozen(made, privileged=True).hidden(rows)
     torch.testing.assert_close(hinted, made.hidden(rows, which="teacher"))
     first = made.step(rows, "full", teacher=teacher)
-    assert first["divergence"] == pytest.approx(0.0, abs=1e-5) and first["grad_norm"] < 1e-3  # teacher = student
+    assert (
+        first["divergence"] == pytest.approx(0.0, abs=1e-5) and first["grad_norm"] < 1e-3
+    )  # teacher = student
     for _ in range(3):
         made.step(rows, "expert")
     assert torch.equal(teacher.hidden(rows), start)

@@ -11,7 +11,7 @@ from trainer.student import Student, StudentConfig
 from trainer.teacher import ModelTeacher, check_tokenizers
 
 sys.path.insert(0, str(Path(__file__).parent))
-import tiny_models  # noqa: E402
+import tiny_models
 
 
 class Words:

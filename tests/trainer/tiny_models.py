@@ -78,7 +78,9 @@ def rows(seed: int = 0, count: int = 5, branches: bool = True, vocab: int = VOCA
         )
         if branches and number != 2:
             row.branches = [
-                Branch(at, [rng.randrange(vocab) for _ in range(rng.randint(1, 5))], weight=rng.uniform(0.5, 2))
+                Branch(
+                    at, [rng.randrange(vocab) for _ in range(rng.randint(1, 5))], weight=rng.uniform(0.5, 2)
+                )
                 for at in (1, cut, len(ids))
             ]
         made.append(row)
