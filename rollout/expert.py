@@ -40,7 +40,7 @@ def expert_edit(dialogue: Dialogue, t: int, log: Mapping[str, str]) -> str:
     after = dialogue.turns[t].state.goals
     gone = dialogue.superseded(t)
     homes = {goal: key for key, goal in match(log, before, dialogue.superseded(t - 1) if t else ())}
-    editor = _Editor(dict(log), before, after, gone, homes)
+    editor = _Editor(dict(log), before, after, gone, homes, dialogue.turns[t].utterance)
     for edit in dialogue.turns[t].edits:
         match edit:
             case Add(goal):
@@ -93,11 +93,13 @@ class _Editor:
         after: tuple[Goal, ...],
         gone: list[Goal],
         homes: dict[Goal, str],
+        utterance: str,
     ) -> None:
         self.log = log
         self.after = after
         self.gone = gone
         self.homes = homes
+        self.utterance = utterance
         self.slots = {goal.slot for goal in (*before, *after, *gone) if goal.slot and goal.value}
         # An item that says a goal, before or after, is nobody else's to overwrite or delete.
         self.taken = {*homes.values(), *(key for key, _ in match(log, after, gone))}
@@ -155,11 +157,23 @@ class _Editor:
         return f1 if f1 >= _RELATED_TEXT else 0.0
 
     def _new_key(self, goal: Goal) -> str:
-        base = key = base_key(goal)
+        base = key = self._spoken_key(goal)
         number = 2
         while find_key(self.log, key) is not None:
             key, number = f"{base} {number}", number + 1
         return key
+
+    def _spoken_key(self, goal: Goal) -> str:
+        """Return a name that the message gives away: the slot where the message says it, else words of the goal's
+        own text beside the value ("keep only 12 beehives" -> "only beehives"), if they name this goal and no other.
+        """
+        heard = tokens(self.utterance)
+        if not (goal.slot and goal.value and heard) or slot_overlap(goal.slot, self.utterance) == 1:
+            return base_key(goal)
+        value = set(tokens(goal.value))
+        words = [word for word in tokens(goal.text) if word in heard and word.isalpha()]
+        key = " ".join([word for word in words if word not in FILLERS | value][:_KEY_WORDS])
+        return key if key and self._says(key, goal_text(goal), goal) else base_key(goal)
 
     def _set(self, key: str, goal: Goal) -> None:
         text = goal_text(goal)

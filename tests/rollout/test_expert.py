@@ -208,3 +208,23 @@ def _cached() -> list[Dialogue]:
     if not _made:
         _made.extend(procedural())
     return _made
+
+
+def test_a_slot_that_the_message_does_not_say_gets_a_name_that_it_does_say():
+    hives = Goal("g1", "the hives hold 12 beehives", "hive tally", "12 beehives")
+    state = IntentState((hives,))
+    unnamed = Dialogue(
+        "d",
+        "d/0",
+        "math",
+        "drift",
+        1,
+        0,
+        (Turn("On top, the hives hold 12 beehives.", (Add(hives),), state),),
+    )
+    named = Dialogue(
+        "d", "d/0", "math", "drift", 1, 0, (Turn("The hive tally: 12 beehives.", (Add(hives),), state),)
+    )
+    heard = oracle_log_texts(unnamed)[0]
+    assert heard.startswith("SET ") and "tally" not in heard
+    assert oracle_log_texts(named) == ["SET hive tally: 12 beehives"]
