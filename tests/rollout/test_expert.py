@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from envs.dialogue import Dialogue, Turn, build
-from envs.intent import EMPTY, Add, Delete, Edit, Goal, Replace, Switch, apply
+from envs.intent import EMPTY, Add, Delete, Edit, Goal, IntentState, Replace, Switch, apply
 from envs.task import get_family
 from rollout.expert import (
     edit_correct,
