@@ -142,14 +142,18 @@ class MasterAdamW:
         return {"grad_norm": norm, "lr": lr}
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return (tensors, scalars): masters and both moments by parameter name; the count of steps."""
+        """Return (tensors, scalars): masters and both moments by parameter name; the count of steps.
+
+        The tensors are the live ones, so that saving needs no second copy of them: write or clone them before the
+        next step.
+        """
         tensors: dict[str, Tensor] = {}
         for name, master in self.masters.items():
-            tensors[f"master.{name}"] = master.detach().clone()
+            tensors[f"master.{name}"] = master.detach()
             state = self.adamw.state.get(master)
             if state:
-                tensors[f"exp_avg.{name}"] = state["exp_avg"].clone()
-                tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"].clone()
+                tensors[f"exp_avg.{name}"] = state["exp_avg"]
+                tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
         return tensors, {"optimizer_steps": self.steps}
 
     @torch.no_grad()
