@@ -169,7 +169,7 @@ def test_resume_starts_from_the_runs_own_settings(tmp_path: Path) -> None:
         (["--opd.loss", "state"], ConfigError, ["group >= 2, got 1", "opd.group to 4"]),
         (["--opd.loss", "sampled", "--opd.temperature", "0.7"], ConfigError, ["temperature 1, got 0.7"]),
         (["--opd.teacher", "model"], ConfigError, ["needs teacher_model"]),
-        (["--opd.teacher_model", "2b"], ConfigError, ["the teacher is 'privileged'"]),
+        (["--opd.teacher_model", "2b"], ConfigError, ["the teacher is 'oracle'"]),
         (
             ["--opd.teacher", "model", "--opd.teacher_model", "3b"],
             UnknownName,
