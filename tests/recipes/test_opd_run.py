@@ -242,7 +242,7 @@ def test_names_and_places_that_are_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     named = any(flag.startswith("--tracker") for flag in flags)
-    argv = ["opd", *flags, *tinyruns.SMALL] if named else [*words(model, "a"), *flags]
+    argv = ["opd", *flags, *tinyruns.SMALL] if named else words(model, "a", *flags)
     refused(capsys, argv, *parts)
     assert not list(tmp_path.rglob("result.json"))
 

@@ -25,6 +25,7 @@ TOKENIZER_FILES = (
 
 SMALL = [
     *("--engine.kind=local", "--engine.dtype=float32", "--engine.threads=1"),
+    *("--opd.loss=full", "--opd.teacher=privileged", "--warmup.privileged_share=0.5"),
     *("--student.dtype=float32", "--student.lr=0.01", "--student.tokens_per_micro=1024"),
     *(
         "--warmup.steps=2",
