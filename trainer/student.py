@@ -92,11 +92,11 @@ class Student:
         torch.manual_seed(config.seed)
         self.dtype = compute_dtype(config.dtype, config.device)
         base: Any = load_causal_lm(config.model, self.dtype) if model is None else model
-        model = base.to(device=config.device, dtype=self.dtype)
-        refuse_scaled_logits(model.config, config.model)
-        self.tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-        self.base: Any = model
-        self.model: Any = model if config.lora is None else add_lora(model, config.lora)
+        base = base.to(device=config.device, dtype=self.dtype)
+        refuse_scaled_logits(base.config, config.model)
+        self.tied = base.get_output_embeddings().weight is base.get_input_embeddings().weight
+        self.base: Any = base
+        self.model: Any = base if config.lora is None else add_lora(base, config.lora)
         self.model.train()
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
