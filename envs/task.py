@@ -91,7 +91,6 @@ class Family(Protocol):
         ...
 
 
-
 def get_family(name: str) -> Family:
     """Return the family registered under `name`. Raises `UnknownName`, naming the nearest."""
     from envs import families
@@ -102,9 +101,7 @@ def get_family(name: str) -> Family:
     return registry[name]
 
 
-def checked(
-    family: Family, source: Path | None, split: str
-) -> Iterator[SourceTask | Quarantined]:
+def checked(family: Family, source: Path | None, split: str) -> Iterator[SourceTask | Quarantined]:
     """Yield the tasks of a family; a task whose gold its own grader rejects comes as `Quarantined`."""
     for task in family.load(source, split):
         try:
