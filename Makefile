@@ -7,18 +7,45 @@ ifeq ($(origin NAME),environment)
 NAME :=
 endif
 
-# Given as NAME=..., and passed on only where given. A path or value with blanks goes into ARGS, quoted.
-FLAGS = $(if $(NAME),--name "$(NAME)") $(if $(SEED),--seed "$(SEED)") $(if $(DATA),--data "$(DATA)") \
-	$(if $(filter-out 0,$(SMOKE)),--smoke) $(if $(filter-out 0,$(RESUME)),--resume) \
-	$(if $(WANDB),--wandb "$(WANDB)") $(if $(TRACKER),--tracker "$(TRACKER)") $(ARGS)
+# What each target takes, given as NAME=..., and how a job gets it. ARGS is passed on as it is.
 JOBS := opd eval play report bench
+TAKES_opd := NAME SEED DATA SMOKE RESUME WANDB TRACKER ARGS
+TAKES_eval := NAME SEED DATA SMOKE WANDB TRACKER ARGS
+TAKES_play := SEED DATA ARGS
+TAKES_report := NAME ARGS
+TAKES_bench := ARGS
+TAKES_test := ARGS
+TAKES_lock := ARGS
+TARGETS := help setup env $(JOBS) test lint format lock
 
-.PHONY: help setup env $(JOBS) test lint format lock
+FLAG_NAME = $(if $(NAME),--name "$(NAME)")
+FLAG_SEED = $(if $(SEED),--seed "$(SEED)")
+FLAG_DATA = $(if $(DATA),--data "$(DATA)")
+FLAG_SMOKE = $(if $(filter-out 0,$(SMOKE)),--smoke)
+FLAG_RESUME = $(if $(filter-out 0,$(RESUME)),--resume)
+FLAG_WANDB = $(if $(WANDB),--wandb "$(WANDB)")
+FLAG_TRACKER = $(if $(TRACKER),--tracker "$(TRACKER)")
+FLAG_ARGS = $(ARGS)
+FLAGS = $(foreach variable,$(TAKES_$@),$(FLAG_$(variable)))
+
+# A variable on make's command line that no target of the call takes is refused. One of the environment may be there
+# for something else: it is used where it is taken, and elsewhere left alone.
+GIVEN := $(foreach variable,$(.VARIABLES),$(if $(filter command,$(origin $(variable))),$(variable)))
+UNTAKEN := $(filter-out LOCK PYTHON SHELL MAKE% -% $(foreach goal,$(MAKECMDGOALS),$(TAKES_$(goal))),$(GIVEN))
+ifneq ($(and $(filter $(TARGETS),$(MAKECMDGOALS)),$(UNTAKEN)),)
+$(error make $(MAKECMDGOALS) does not take $(firstword $(UNTAKEN)); it takes: $(or $(strip $(foreach goal,$(MAKECMDGOALS),$(TAKES_$(goal)))),nothing). See: make help)
+endif
+
+.PHONY: $(TARGETS)
 
 help: ## list the targets and what they take
-	@echo "usage: make TARGET [NAME=run] [SEED=n] [DATA=folder] [SMOKE=1] [RESUME=1] [WANDB=offline] [TRACKER=model] [ARGS=\"--key value\"]"
+	@echo "usage: make TARGET [VARIABLE=value ...]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo
+	@echo "NAME=run  SEED=n  DATA=folder  SMOKE=1  RESUME=1  WANDB=offline  TRACKER=model  ARGS=\"--key value\""
+	@echo "where they are taken:"
+	@printf '  %-16s%s\n' $(foreach target,$(JOBS) test lock,"make $(target)" "$(TAKES_$(target))")
 
 setup: ## build .venv anew from the pinned lock (LOCK=cpu|cuda, PYTHON=/path/to/python)
 	@LOCK="$(LOCK)" PYTHON="$(PYTHON)" scripts/setup.sh

@@ -17,18 +17,22 @@ import typer
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
 
 JOBS = ("opd", "eval", "play", "report", "bench")
+REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
 RUNS = Path("runs")
 
 app = typer.Typer(
-    help="FluxForge: measure intent drift in multi-turn agents and train small models that repair it.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 ANY_KEY = {"allow_extra_args": True, "ignore_unknown_options": True}
-KEYS_HELP = "Any recipe key may follow as --key value, nested with dots: --opd.steps 4 --student.lr 2e-4."
+DEBUG_HELP = "--debug, before or after the job, adds the traceback to an error."
+KEYS_HELP = (
+    "Any recipe key may follow as --key value, nested with dots: --opd.steps 4 --student.lr 2e-4. "
+    + DEBUG_HELP
+)
 
 Name = Annotated[str | None, typer.Option(help="Run folder below runs/.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of dialogues, sampling and weights.")]
@@ -45,6 +49,14 @@ DryRun = Annotated[
 ]
 
 
+@app.callback(epilog="`fluxforge JOB --help` lists what a job takes.")
+def jobs(
+    debug: Annotated[bool, typer.Option("--debug", help="Add the traceback to an error.")] = False,
+) -> None:
+    """FluxForge: measure intent drift in multi-turn agents and train small models that repair it."""
+    # `main` takes --debug out of the words before they come here; this lists it.
+
+
 @app.command(context_settings=ANY_KEY, epilog=KEYS_HELP)
 def opd(
     ctx: typer.Context,
@@ -58,14 +70,29 @@ def opd(
     recipe: Recipe = "opd",
     dry_run: DryRun = False,
 ) -> None:
-    """Train a tracker: warm-up, then on-policy distillation, measured before and after."""
-    config = _config(ctx, recipe, name, seed, data, smoke, resume, wandb, tracker)
-    from recipes import preflight
+    """Train a tracker by on-policy distillation.
 
-    if dry_run:
-        return preflight.show(config, RUNS)
-    for note in preflight.check(config, RUNS):
-        print(f"note: {note}", file=sys.stderr)
+    Warm-up steps on oracle logs, then on-policy steps; the tracker is measured before, between and after.
+    """
+    config = _config(
+        ctx,
+        "opd",
+        recipe,
+        name=name,
+        seed=seed,
+        data=data,
+        smoke=smoke,
+        resume=resume,
+        wandb=wandb,
+        tracker=tracker,
+    )
+    if config.tracker == REFERENCE:
+        raise ConfigError(
+            f"tracker {REFERENCE!r} is the reference that others are compared with and is not trained; measure it "
+            f"by `fluxforge eval --tracker {REFERENCE}`, or train another size"
+        )
+    if not _starts(config, dry_run):
+        return
     from recipes.opd import run
 
     raise typer.Exit(run(config))
@@ -75,7 +102,8 @@ def opd(
 def evaluate(
     ctx: typer.Context,
     model: Annotated[
-        str | None, typer.Option(help="Model folder or checkpoint; default: the tracker.")
+        str | None,
+        typer.Option(help="Model folder (runs/<name>/tracker, say); default: the tracker's own weights."),
     ] = None,
     name: Name = None,
     seed: Seed = None,
@@ -87,18 +115,30 @@ def evaluate(
     dry_run: DryRun = False,
 ) -> None:
     """Measure a tracker on held-out dialogues."""
-    config = _config(ctx, recipe, name, seed, data, smoke, False, wandb, tracker)
-    from recipes import preflight
-
-    if dry_run:
-        return preflight.show(config, RUNS, training=False)
-    preflight.check(config, RUNS, training=False)
+    config = _config(
+        ctx,
+        "eval",
+        recipe,
+        name=name,
+        seed=seed,
+        data=data,
+        smoke=smoke,
+        wandb=wandb,
+        tracker=tracker,
+        model=model,
+    )
+    if config.resume:
+        raise ConfigError(
+            "eval measures in one go, there is nothing to resume; leave --resume (RESUME=1) out"
+        )
+    if not _starts(config, dry_run, training=False):
+        return
     from recipes.evaluate import run_eval
 
-    raise typer.Exit(run_eval(config, model) or 0)
+    raise typer.Exit(run_eval(config))
 
 
-@app.command()
+@app.command(epilog=DEBUG_HELP)
 def play(
     family: Annotated[str, typer.Option(help="Family of the task.")] = "calls",
     split: Annotated[str, typer.Option(help="Split of the task.")] = "heldout",
@@ -126,7 +166,7 @@ def play(
     show(family, split, amount, seed, index, condition, data)
 
 
-@app.command()
+@app.command(epilog=DEBUG_HELP)
 def report(
     run: Annotated[
         str | None, typer.Argument(help="Run folder, or its name below runs/; default: the newest.")
@@ -142,12 +182,12 @@ def report(
     typer.echo(write_report(folder))
 
 
-@app.command()
+@app.command(epilog=DEBUG_HELP)
 def bench(
     rows: Annotated[str, typer.Option(help="Comma-separated bench modules; default: all.")] = "",
     out: Annotated[Path, typer.Option(help="Where result.json goes.")] = RUNS / "bench",
 ) -> None:
-    """Measure the figures of the design side by side with their references."""
+    """Measure speed side by side with references."""
     from recipes.bench import run
 
     typer.echo(run([row for row in rows.split(",") if row], out))
@@ -185,23 +225,24 @@ def _exit_code(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _config(
-    ctx: typer.Context,
-    recipe: str,
-    name: str | None,
-    seed: int | None,
-    data: Path | None,
-    smoke: bool,
-    resume: bool,
-    wandb: str | None,
-    tracker: str | None,
-) -> Any:
+def _config(ctx: typer.Context, job: str, recipe: str, **flags: Any) -> Any:
+    """Return the configuration of a job; flags that were not given (None, False) leave the recipe's value."""
     from recipes.config import load_config
 
-    flags = {"name": name, "seed": seed, "data": data, "wandb": wandb, "tracker": tracker}
-    given = {key: value for key, value in flags.items() if value is not None}
-    given |= {key: True for key, on in (("smoke", smoke), ("resume", resume)) if on}
-    return load_config(recipe, ctx.args, flags=given, runs=RUNS)
+    given = {key: value for key, value in flags.items() if value is not None and value is not False}
+    return load_config(recipe, ctx.args, flags=given, runs=RUNS, job=job)
+
+
+def _starts(config: Any, dry_run: bool, *, training: bool = True) -> bool:
+    """Check the run and say what is worth a line; False after a dry run, which shows it and starts nothing."""
+    from recipes import preflight
+
+    if dry_run:
+        preflight.show(config, RUNS, training=training)
+        return False
+    for note in preflight.check(config, RUNS, training=training):
+        print(f"note: {note}", file=sys.stderr)
+    return True
 
 
 if __name__ == "__main__":

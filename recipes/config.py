@@ -25,8 +25,9 @@ TRACKERS = HERE / "trackers.yaml"
 COMMAND_LINE = "the command line"
 WHOLE = ("env.condition_mix",)
 """Mappings that a later layer replaces as a whole."""
-NOT_COMPARED = ("name", "resume", "wandb", "data", "engine", "checkpoint")
-"""Settings that may differ between a run and its resumption: they do not change what is learned."""
+NOT_COMPARED = ("name", "resume", "wandb", "engine", "checkpoint")
+"""Settings that may differ between a run and its resumption: they change neither what is learned nor what is
+measured."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -58,8 +59,9 @@ def load_config(
     flags: Mapping[str, Any] | None = None,
     runs: Path = Path("runs"),
     trackers: Path = TRACKERS,
+    job: str = "opd",
 ) -> OpdConfig:
-    """Return the checked configuration of a run.
+    """Return the checked configuration of a run of `job`, its name filled in.
 
     `recipe` is a path of a YAML file or the name of one beside this module. `overrides` is what a command
     line holds: `--opd.steps 4`, `--opd.steps=4`, `--smoke` (true); `flags` are values that are parsed
@@ -96,14 +98,14 @@ def load_config(
     if config.opd.teacher_model is not None:
         _preset(config.opd.teacher_model, trackers, "teacher model")
     if config.name is None:
-        config = config.model_copy(update={"name": default_name(config.tracker, config.seed)})
+        config = config.model_copy(update={"name": default_name(config.tracker, config.seed, job)})
     return config
 
 
-def default_name(tracker: str, seed: int) -> str:
-    """Return `opd-<tracker>-<seed>`; of a path or a hub name only the last part counts."""
+def default_name(tracker: str, seed: int, job: str = "opd") -> str:
+    """Return `<job>-<tracker>-<seed>`; of a path or a hub name only the last part counts."""
     last = re.sub(r"[^A-Za-z0-9._-]", "-", tracker.rstrip("/").split("/")[-1]) or "model"
-    return f"opd-{last}-{seed}"
+    return f"{job}-{last}-{seed}"
 
 
 def recipe_path(recipe: str | Path) -> Path:

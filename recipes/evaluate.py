@@ -50,6 +50,15 @@ class Evaluation:
         first = next(iter(blocks.values()), {})
         return {**first, **blocks}
 
+    def flat(self) -> dict[str, float]:
+        """Return every mean as `set/metric`, for a tracker of experiments."""
+        return {
+            f"{name}/{metric}": value
+            for name, metrics in self.metrics.items()
+            for metric, value in metrics.items()
+            if value is not None
+        }
+
     def _block(self, name: str) -> dict[str, Any]:
         intervals = {
             metric: [round(bound, 4) for bound in bootstrap_ci(self.cases[name][metric], seed=STATS_SEED)[1:]]
@@ -131,26 +140,37 @@ def evaluate(
     return result, played
 
 
-def run_eval(config: OpdConfig, model: str | None = None, runs: Path = Path("runs")) -> int:
-    """Measure `model` (a folder; default: the config's tracker) and write a run folder of job `eval`."""
+def run_eval(config: OpdConfig, runs: Path = Path("runs")) -> int:
+    """Measure `config.model` and write a run folder of job `eval`; return the exit code, 0."""
     from recipes.runs import RunFolder
     from recipes.session import Session
+    from recipes.tracking import Tracker
     from recipes.transcripts import trajectory_rows
 
-    named = config.model_copy(update={"name": (config.name or "eval").replace("opd-", "eval-", 1)})
-    with RunFolder.create(runs, named, job="eval") as folder, Session(named, model=model) as session:
+    with (
+        RunFolder.create(runs, config, job="eval") as folder,
+        Tracker(config, folder.path) as tracker,
+        Session(config) as session,
+    ):
         result, played = evaluate(
             session.engine,
             session.runner,
-            evaluation_sets(named),
+            evaluation_sets(config),
             session.renderer,
             session.protocol,
             session.replies,
-            named,
+            config,
         )
         for name, trajectories in played.items():
             folder.log_dialogues(0, name, trajectory_rows(0, name, trajectories))
-        folder.write_result("done", steps=0, after=result.summary(), engine=session.engine_kind)
+        folder.write_result(
+            "done",
+            steps=0,
+            after=result.summary(),
+            engine=session.engine_kind,
+            model=str(session.model),
+        )
+        tracker.log(0, {f"eval/{key}": value for key, value in result.flat().items()})
         show({"now": result})
         print(f"result: {folder.path / 'result.json'}")
     return 0

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from envs.mix import DialogueStream
 from recipes.config import fingerprint
 from recipes.evalsets import EvalSet, evaluation_sets
@@ -152,7 +154,7 @@ class _Run:
             )
         result.save(path)
         show({when: result})
-        self.tracker.log(self.state.step, {f"eval_{when}/{k}": v for k, v in flat(result).items()})
+        self.tracker.log(self.state.step, {f"eval_{when}/{k}": v for k, v in result.flat().items()})
         return result
 
     def _log(self, record: StepRecord, progress: Progress) -> None:
@@ -269,7 +271,13 @@ def student_config(config: OpdConfig, model: str) -> StudentConfig:
         tokens_per_micro=student.tokens_per_micro,
         gradient_checkpointing=student.gradient_checkpointing,
         seed=config.seed,
+        device=training_device(),
     )
+
+
+def training_device() -> str:
+    """Return "cuda" where torch finds a GPU, else "cpu": where the student and an in-process teacher live."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def model_teacher(config: OpdConfig, session: Session, student: Student) -> ModelTeacher:
@@ -278,7 +286,9 @@ def model_teacher(config: OpdConfig, session: Session, student: Student) -> Mode
 
     assert config.opd.teacher_model is not None, "checked by the schema"
     folder = resolve_model(config.opd.teacher_model)
-    teacher = ModelTeacher.load(folder, privileged=False, dtype=config.student.dtype)
+    teacher = ModelTeacher.load(
+        folder, privileged=False, dtype=config.student.dtype, device=training_device()
+    )
     teacher.check(
         student,
         student_tokenizer=session.renderer.tokenizer,
@@ -296,15 +306,6 @@ def headline(record: StepRecord) -> str:
         shown.append(f"sampled edits right {metrics['sampled_edit_accuracy']:.2f}")
     shown.append(f"{metrics['step_s']:.0f} s")
     return ", ".join(shown)
-
-
-def flat(evaluation: Evaluation) -> dict[str, float]:
-    return {
-        f"{name}/{metric}": value
-        for name, metrics in evaluation.metrics.items()
-        for metric, value in metrics.items()
-        if value is not None
-    }
 
 
 class _Stop:

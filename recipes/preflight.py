@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import struct
 import subprocess
 from collections.abc import Mapping
@@ -19,8 +18,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from envs.errors import ConfigError, DataError, MissingFiles
+from envs.errors import ConfigError, DataError
 from recipes.config import resolved_yaml, tracker_presets
+from recipes.inputs import check_dashboard, check_data, check_model, engine_kind, private_ray
 from recipes.runs import check_folder
 from recipes.schema import OpdConfig
 
@@ -62,12 +62,12 @@ def check(config: OpdConfig, runs: Path, *, training: bool = True) -> list[str]:
     """Raise what would stop the run later on; return remarks worth a line.
 
     Raises `ConfigError` (run folder taken or not resumable, port in use, too little memory or disk, with both
-    numbers) and `MissingFiles` (a data folder without any known family).
+    numbers) and `MissingFiles` (a data folder without any known family, a folder that is no model).
     """
-    if training:
-        check_folder(runs, config, config.resume)
+    check_folder(runs, config, config.resume)
+    check_model(config)
     check_data(config)
-    check_port(config.engine.dashboard_port)
+    check_dashboard(config)
     plan = estimate(config, training=training)
     available = available_gib(plan.device)
     if available is not None and plan.memory_gib > available:
@@ -126,9 +126,11 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
     """
     plan = Plan(device="GPU" if gpu_free_gib() is not None else "host")
     size = model_size(config.model or config.tracker)
-    kind, reason = _engine_kind(config.engine.kind)
+    kind, reason = engine_kind(config.engine.kind)
     if reason:
-        plan.notes.append(reason)
+        plan.notes.append(f"engine: local (transformers, in process), because {reason}")
+    if config.engine.dashboard_port is not None and not private_ray(config):
+        plan.notes.append("engine.dashboard_port is not used: this run starts no Ray of its own")
     if config.engine.threads > (os.cpu_count() or 1):
         plan.notes.append(
             f"engine.threads is {config.engine.threads}, this machine has {os.cpu_count()} CPUs"
@@ -238,41 +240,6 @@ def gpu_free_gib() -> float | None:
     return max(free) / 1024 if free else None
 
 
-def check_data(config: OpdConfig) -> None:
-    """Raise `MissingFiles` when `data` holds no family that is read from files, or lacks one that is trained
-    on.
-    """
-    from envs.families import registry
-
-    real = sorted(name for name, family in registry().items() if not hasattr(family, "task"))
-    if config.data is not None and real and not any((config.data / name).is_dir() for name in real):
-        raise MissingFiles(
-            f"data folder {config.data} holds none of: {', '.join(f'{name}/' for name in real)}. Give the "
-            f"folder that has them in their upstream layout, or leave DATA out"
-        )
-    for name in config.env.families:
-        if name in real and (config.data is None or not (config.data / name).is_dir()):
-            raise MissingFiles(
-                f"family {name!r} is read from files and {config.data or 'no data folder'} does not have "
-                f"them; give a folder that holds {name}/ by DATA=... (--data ...)"
-            )
-
-
-def check_port(port: int | None) -> None:
-    """Raise `ConfigError` when `port` is taken on this machine."""
-    if port is None:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} (engine.dashboard_port) cannot be used: {error.strerror}; choose another "
-                f"one, or null for no dashboard"
-            ) from None
-
-
 def tokens_per_dialogue(config: OpdConfig, sample: int = 16) -> float:
     """Return the mean length of a training dialogue in tokens, roughly: four letters a token, and chat
     marks.
@@ -342,15 +309,6 @@ def _teacher(config: OpdConfig) -> str:
 
 def _preset_model(name: str) -> str:
     return tracker_presets().get(name, {}).get("model", name)
-
-
-def _engine_kind(kind: str) -> tuple[str, str]:
-    from rollout.models import vllm_available
-
-    if kind != "auto":
-        return kind, ""
-    available, reason = vllm_available()
-    return ("vllm", "") if available else ("local", reason)
 
 
 def _bytes(dtype: str) -> int:

@@ -171,7 +171,7 @@ def _charts(records: list[dict[str, Any]]) -> list[Chart]:
         for key, value in _flat(record).items():
             if key not in _NOT_CURVES and _is_number(value):
                 series.setdefault(key, []).append((x, float(value), str(record.get("phase", ""))))
-    first = ("loss", "edit_accuracy_sampled", "edit_accuracy")
+    first = ("loss", "sampled_edit_accuracy", "edit_accuracy")
     order = sorted(series, key=lambda key: first.index(key) if key in first else len(first))
     return [chart(key, series[key]) for key in order]
 

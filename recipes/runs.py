@@ -2,9 +2,11 @@
 
     config.yaml        resolved configuration
     metrics.jsonl      one JSON object a line, one or more lines a step
+    evaluations/       before.json, warmup.json, after.json: see recipes/evaluate.py
     checkpoints/       see trainer/checkpoint.py
     dialogues/         transcripts while the run goes on, one part a step
     dialogues.parquet  all of them, at the end
+    tracker/           the trained model as a Hugging Face folder, with its tokenizer
     result.json        what scripts read
     report.html        see recipes/report.py
 

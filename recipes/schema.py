@@ -71,14 +71,14 @@ class EngineSettings(Part):
 
 class EnvSettings(Part):
     families: Names = ("calls", "sql", "math")
-    """Families that dialogues are built from."""
+    """Procedural families that dialogues are built from."""
     left_out: str | None = None
     """One of `families` that is kept out of training and is a held-out set of its own."""
     budget: Budget = 1
     """Variants per goal and decoys at most: easy (1), medium (3) or hard (5)."""
     condition_mix: dict[str, float] = {"drift": 1.0}
     """Share of each condition among the training dialogues; scaled to sum 1."""
-    alias_share: float = Field(0.0, ge=0, le=1)
+    alias_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of training dialogues whose slots get made-up names, so that names are read and not remembered."""
     protocol: Literal["log", "full"] = "log"
     """`log`: the tracker appends edits; `full`: it rewrites the whole state each turn."""
@@ -88,14 +88,21 @@ class EnvSettings(Part):
     @field_validator("families")
     @classmethod
     def _known_families(cls, families: tuple[str, ...]) -> tuple[str, ...]:
-        from envs.families import registry
+        from envs.families import is_procedural, registry
 
         known = registry()
+        procedural = sorted(name for name, family in known.items() if is_procedural(family))
         if not families:
-            raise ConfigError(f"name at least one family; known: {', '.join(sorted(known))}")
+            raise ConfigError(f"name at least one family; procedural ones: {', '.join(procedural)}")
         for family in families:
             if family not in known:
                 raise unknown_name("family", family, known)
+            if family not in procedural:
+                raise ConfigError(
+                    f"family {family!r} is read from benchmark files, and these families make the dialogues to "
+                    f"train on, so they are procedural: {', '.join(procedural)}. To measure on {family!r}, leave "
+                    f"it out here and name the folder that holds {family}/ by data (DATA=... or --data ...)"
+                )
         if len(set(families)) != len(families):
             raise ConfigError(f"each family once, got {', '.join(families)}")
         return families

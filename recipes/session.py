@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from rollout.fleet import Fleet
-
 from envs.errors import ConfigError
 from recipes.schema import OpdConfig
 from rollout.engine import EngineConfig
+from rollout.fleet import Fleet
 from rollout.models import resolve_model, vllm_available
 from rollout.render import Renderer
 from rollout.tracker import TemplateReplies, get_protocol
@@ -18,11 +17,11 @@ from rollout.tracker import TemplateReplies, get_protocol
 class Session:
     """Open engines and the things around them; a context manager that leaves no process behind."""
 
-    def __init__(self, config: OpdConfig, model: str | None = None) -> None:
+    def __init__(self, config: OpdConfig) -> None:
         from transformers import AutoTokenizer
 
         self.config = config
-        self.model = resolve_model(model or config.model or config.tracker)
+        self.model = resolve_model(config.model or config.tracker)
         self.renderer = Renderer(AutoTokenizer.from_pretrained(self.model))
         self.protocol = get_protocol(config.env.protocol)
         self.replies = TemplateReplies(config.seed)
@@ -46,6 +45,7 @@ class Session:
                 ),
                 replicas=engine.replicas,
                 address=None if engine.ray_address == "local" else engine.ray_address,
+                dashboard_port=engine.dashboard_port,
             )
         )
         return self
@@ -63,7 +63,7 @@ def choose_engine(kind: str) -> str:
     """Return "vllm" or "local"; says on one line when `auto` falls to `local`, and why."""
     available, reason = vllm_available()
     if kind == "vllm" and not available:
-        raise ConfigError(f"engine.kind is 'vllm', but {reason}; use engine.kind local, or auto")
+        raise ConfigError(f"engine.kind is 'vllm', but {reason}. Use engine.kind local, or auto")
     if kind == "auto":
         if not available:
             print(f"engine: local (transformers, in process), because {reason}")

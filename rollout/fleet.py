@@ -83,6 +83,7 @@ class Fleet:
         *,
         replicas: int = 1,
         address: str | None = None,
+        dashboard_port: int | None = None,
         limits: Limits | None = None,
     ) -> Fleet:
         """Start `replicas` engines and wait for them.
@@ -90,6 +91,7 @@ class Fleet:
         Args:
             kind: "vllm" (Ray actors), "local" (transformers, in this process), or "auto": vLLM where it runs.
             address: of a Ray cluster to join; None starts a private one, which `close` ends.
+            dashboard_port: where a private Ray shows its dashboard, on 127.0.0.1; None: nowhere.
 
         Raises:
             EngineError: an engine could not start; all others are ended.
@@ -105,7 +107,7 @@ class Fleet:
             kind = "vllm" if available else "local"
             log.info("engine: %s (%s)", kind, reason)
         if kind == "vllm":
-            home: Home = await RayHome(kind, config, replicas, address).open()
+            home: Home = await RayHome(kind, config, replicas, address, dashboard_port).open()
         else:
             home = LocalHome(lambda: build_engine("local", config))
         fleet = cls(home, replicas, limits)
@@ -347,9 +349,7 @@ class Fleet:
                 await self._fill(replica)
                 log.warning("engine %d is back after %.1f s", replica.index, time.monotonic() - now)
                 return
-            except (
-                Exception
-            ) as error:  # whatever it was: it counts against the budget, and is told at its end
+            except Exception as error:  # whatever it was: it counts against the budget and is told at its end
                 log.warning("engine %d did not start: %s", replica.index, error)
                 self._last_failure = f"{type(error).__name__}: {error}"
                 pause = max(self.limits.backoff_s, 2 * pause)

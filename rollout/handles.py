@@ -147,16 +147,23 @@ class RayHome:
     a machine with two cores.
     """
 
-    def __init__(self, kind: str, config: EngineConfig, replicas: int, address: str | None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        config: EngineConfig,
+        replicas: int,
+        address: str | None,
+        dashboard_port: int | None = None,
+    ) -> None:
         self.kind, self.config, self.replicas = kind, config, replicas
-        self.address = address
+        self.address, self.dashboard_port = address, dashboard_port
         self.group: Any = None
 
     async def open(self) -> RayHome:
         import ray
         from ray.util import placement_group
 
-        connect_ray(self.address, self.replicas, object_store_bytes(self.config.model))
+        connect_ray(self.address, self.replicas, object_store_bytes(self.config.model), self.dashboard_port)
         try:
             gpus = self.config.tensor_parallel if ray.cluster_resources().get("GPU") else 0
             if self.config.tensor_parallel > 1 and not gpus:
@@ -226,9 +233,12 @@ def build_engine(kind: str, config: EngineConfig) -> Any:
     return LocalEngine(config)
 
 
-def connect_ray(address: str | None, engines: int, object_store: int) -> None:
+def connect_ray(
+    address: str | None, engines: int, object_store: int, dashboard_port: int | None = None
+) -> None:
     """Start a private Ray, or join the one at `address`, or use the one this process is connected to already.
 
+    A private one shows its dashboard on `dashboard_port` of 127.0.0.1; None: it has no dashboard.
     With `FLUXFORGE_ENGINE_LOGS` set, what the engines print appears in this process's output.
     """
     import ray
@@ -242,8 +252,10 @@ def connect_ray(address: str | None, engines: int, object_store: int) -> None:
             options = {
                 "num_cpus": max(os.cpu_count() or 1, engines + 1),
                 "object_store_memory": object_store,
-                "include_dashboard": False,
+                "include_dashboard": dashboard_port is not None,
             }
+            if dashboard_port is not None:
+                options |= {"dashboard_host": "127.0.0.1", "dashboard_port": dashboard_port}
         ray.init(
             address=address or "local",
             namespace="fluxforge",

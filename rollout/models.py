@@ -249,17 +249,14 @@ def cpu_has_bf16(cpuinfo: str) -> bool:
 
 
 def vllm_available() -> tuple[bool, str]:
-    """Say whether the `vllm` engine can run here, and why (not). Cheap: does not import vLLM."""
+    """Say whether the `vllm` engine can run here, and why (not), as a bare clause. Does not import vLLM."""
     machine = f"{platform.system()} {platform.machine()}"
     if importlib.util.find_spec("vllm") is None:
         if platform.system() != "Linux":
-            return False, f"vLLM has no wheels for {machine}; the local engine is used"
-        return False, "vLLM is not installed; the local engine is used (run `make setup` to install it)"
+            return False, f"vLLM has no wheels for {machine}"
+        return False, "vLLM is not installed (`make setup` installs it)"
     if importlib.util.find_spec("ray") is None:
-        return (
-            False,
-            "Ray is not installed, and the vLLM engines live in Ray actors; the local engine is used",
-        )
+        return False, "Ray, in whose actors the vLLM engines live, is not installed"
     return True, f"vLLM is installed for {machine}"
 
 

@@ -7,7 +7,7 @@ and the state is the fold of all lines, computed here and not by the model:
     DEL name                       withdraw
     KEEP                           nothing changed
     DERIVE name <- a, b: text      a conclusion that dies with any of its supports
-    TASK name: text                the current task (kept under `TASK_KEY`)
+    TASK text                      the current task, all of the rest of the line (kept under `TASK_KEY`)
 
 Reading is lenient: a line that does not parse changes nothing and is counted, so one slip does not spoil the
 lines after it. Names are compared without regard to case and spacing. The second protocol, `full`

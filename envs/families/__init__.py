@@ -8,6 +8,14 @@ import pkgutil
 
 from envs.task import Family
 
+PROCEDURAL_SPLITS = frozenset({"train", "heldout"})
+"""Splits of a family that makes its own tasks without end, the second from words the first never uses."""
+
+
+def is_procedural(family: Family) -> bool:
+    """Say whether a family makes its own tasks; the others read benchmark files."""
+    return set(family.splits) >= PROCEDURAL_SPLITS
+
 
 @functools.cache
 def registry() -> dict[str, Family]:

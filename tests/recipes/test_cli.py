@@ -14,6 +14,7 @@ import yaml
 from recipes import cli
 from recipes.config import load_config
 from recipes.runs import RunFolder
+from recipes.schema import OpdConfig
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -46,13 +47,62 @@ def test_help_is_quick_and_needs_no_torch(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert all(job in done.stdout for job in cli.JOBS)
+    assert "--debug" in done.stdout
     assert min(spent) < 1.0, spent  # CPU seconds: a busy machine does not count
 
 
 @pytest.mark.parametrize("job", cli.JOBS)
 def test_every_job_has_help(capsys: pytest.CaptureFixture[str], job: str) -> None:
     assert cli.main([job, "--help"]) == 0
-    assert f"fluxforge {job}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"fluxforge {job}" in shown and "--debug" in shown
+
+
+def test_no_description_of_a_job_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["--help"]) == 0
+    assert "..." not in capsys.readouterr().out.split("Commands:")[1]
+
+
+def test_a_dry_run_of_eval_names_the_folder_it_would_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, name in (([], "eval-tiny-0"), (["--seed=3"], "eval-tiny-3"), (["--name=opd-x"], "opd-x")):
+        assert cli.main(["eval", "--dry-run", *words]) == 0
+        assert f"run folder: runs/{name}\n" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_eval_tells_what_the_checks_remark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recipes.preflight.check", lambda config, runs, training: ["threads are many"])
+    seen: list[OpdConfig] = []
+    monkeypatch.setattr("recipes.evaluate.run_eval", lambda config: seen.append(config) or 0)
+    (tmp_path / "model").mkdir()
+    assert cli.main(["eval", "--model", "model", "--wandb", "offline"]) == 0
+    assert capsys.readouterr().err == "note: threads are many\n"
+    assert (seen[0].model, seen[0].tracker, seen[0].wandb) == ("model", "tiny", "offline")
+
+
+def test_a_checkpoint_is_no_model_and_the_error_names_the_one_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunFolder.create(tmp_path / "runs", load_config("opd", ["--name", "mine"])).close()
+    (tmp_path / "runs" / "mine" / "checkpoints" / "step-000004").mkdir(parents=True)
+    for folder in ("runs/mine/checkpoints/step-000004", "runs/mine/checkpoints", "runs/mine"):
+        assert cli.main(["eval", "--model", folder]) == 2
+        printed = capsys.readouterr().err
+        assert f"{folder} belongs to a run" in printed and "model folder runs/mine/tracker" in printed
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["eval", "--model", "empty"]) == 2
+    assert "empty is not a complete model folder: config.json is missing" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "eval-tiny-0").exists()
 
 
 def test_dry_run_prints_the_resolved_run_and_starts_nothing(tmp_path: Path) -> None:
@@ -82,6 +132,9 @@ def test_dry_run_prints_the_resolved_run_and_starts_nothing(tmp_path: Path) -> N
         (["opd", "--data", "nowhere"], 2, ["data folder nowhere", "gsm8k/"]),
         (["opd", "--data", "."], 2, ["data folder .", "holds none of", "gsm8k/"]),
         (["opd", "--resume"], 2, ["nothing to resume in runs/opd-tiny-0"]),
+        (["opd", "--tracker", "122b"], 2, ["'122b' is the reference", "fluxforge eval --tracker 122b"]),
+        (["opd", "--env.families", "calls,gsm8k"], 2, ["'gsm8k' is read from benchmark files", "DATA="]),
+        (["eval", "--resume"], 2, ["nothing to resume", "leave --resume"]),
         (["opd", "--recipe", "absent.yaml"], 2, ["recipe absent.yaml is not there"]),
         (["opd", "--engine.kv_cache_gib", "100000"], 2, ["needs about 1000", "GiB are available"]),
         (["eval", "--tracker", "no/such/folder"], 2, ["model folder no/such/folder is not there"]),

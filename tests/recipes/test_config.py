@@ -103,6 +103,7 @@ def test_resolved_yaml_gives_the_same_configuration(
         f"--opd.steps={steps}",
         f"--env.budget={budget}",
         f"--opd.loss={loss}",
+        "--opd.teacher=privileged",
     ]
     words += [f"--student.lora.rank={lora}"] if lora else []
     config = load_config("opd", words, flags={"name": name} if name else {})
@@ -117,6 +118,7 @@ def test_fingerprint_ignores_what_does_not_change_what_is_learned() -> None:
     base = fingerprint(load_config("opd"))
     same = ["--name", "other", "--wandb", "offline", "--engine.kind", "local", "--checkpoint.every", "1"]
     assert fingerprint(load_config("opd", same)) == base
+    assert "data" in base  # the sets measured before training come from it
     changed = fingerprint(load_config("opd", ["--seed", "1", "--student.lr", "2e-4", "--env.budget", "hard"]))
     assert {key for key in base if base[key] != changed[key]} == {"seed", "student.lr", "env.budget"}
 
@@ -151,6 +153,11 @@ def test_resume_starts_from_the_runs_own_settings(tmp_path: Path) -> None:
         (["--env.families", "calls,sqll"], UnknownName, ["unknown family 'sqll'", "'sql'"]),
         (["--env.families", ""], ConfigError, ["env.families"]),
         (["--env.families", "calls,calls"], ConfigError, ["once"]),
+        (
+            ["--env.families", "calls,bfcl"],
+            ConfigError,
+            ["env.families", "'bfcl' is read from benchmark files", "calls, math, sql", "--data"],
+        ),
         (["--env.left_out", "gsm8k"], ConfigError, ["left_out", "'gsm8k'", "calls, sql, math"]),
         (["--env.families", "sql", "--env.left_out", "sql"], ConfigError, ["no family to train on"]),
         (["--env.budget", "hrd"], UnknownName, ["unknown budget 'hrd'", "'hard'"]),
@@ -162,12 +169,16 @@ def test_resume_starts_from_the_runs_own_settings(tmp_path: Path) -> None:
         (["--opd.loss", "ful"], UnknownName, ["unknown value 'ful'", "'full'"]),
         (["--wandb", "of"], UnknownName, ["unknown value 'of'", "'off'"]),
         (
-            ["--opd.teacher", "oracle"],
+            ["--opd.loss", "full", "--opd.teacher", "oracle"],
             ConfigError,
             ["loss 'full' needs a teacher's log-probs", "'expert' or 'state'"],
         ),
         (["--opd.loss", "state"], ConfigError, ["group >= 2, got 1", "opd.group to 4"]),
-        (["--opd.loss", "sampled", "--opd.temperature", "0.7"], ConfigError, ["temperature 1, got 0.7"]),
+        (
+            ["--opd.loss=sampled", "--opd.teacher=privileged", "--opd.temperature=0.7"],
+            ConfigError,
+            ["temperature 1, got 0.7"],
+        ),
         (["--opd.teacher", "model"], ConfigError, ["needs teacher_model"]),
         (["--opd.teacher_model", "2b"], ConfigError, ["the teacher is 'oracle'"]),
         (
@@ -221,6 +232,8 @@ def test_a_model_folder_can_stand_in_for_a_size(tmp_path: Path) -> None:
     assert config.model == str(tmp_path) and config.name == f"opd-{tmp_path.name}-0"
     assert load_config("opd", ["--tracker", "owner/Some-Model"]).model == "owner/Some-Model"
     assert default_name("owner/Some Model/", 3) == "opd-Some-Model-3"
+    assert load_config("opd", ["--tracker", "2b"], job="eval").name == "eval-2b-0"
+    assert load_config("opd", ["--name", "mine"], job="eval").name == "mine"
 
 
 def test_configurations_are_frozen_and_every_key_is_described() -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from envs.errors import ConfigError, DataError, MissingFiles
-from recipes import preflight
+from recipes import inputs, preflight
 from recipes.bench import run as run_bench
 from recipes.config import load_config
 from recipes.preflight import ModelSize, Plan, available_gib, check, estimate, model_size
@@ -90,7 +90,7 @@ def test_the_tiny_recipe_fits_a_laptop(host: None) -> None:
 
 
 def test_a_teacher_counts_unless_it_is_the_oracle(host: None) -> None:
-    assert "teacher" in estimate(config_of()).memory
+    assert "teacher" in estimate(config_of("--opd.teacher", "privileged")).memory
     assert "teacher" not in estimate(config_of("--opd.teacher", "oracle", "--opd.loss", "expert")).memory
     big = estimate(config_of("--student.dtype=bfloat16", "--opd.teacher=model", "--opd.teacher_model=2b"))
     assert big.memory["teacher"] == pytest.approx(4e9 / 2**30, rel=0.01)
@@ -116,7 +116,13 @@ def test_too_little_disk_is_said_with_both_numbers(tmp_path: Path, host: None) -
     check(config, tmp_path / "runs", training=False)
 
 
-def test_a_port_in_use(tmp_path: Path, host: None) -> None:
+@pytest.fixture
+def with_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.models.vllm_available", lambda: (True, "vLLM is installed"))
+    monkeypatch.setattr(inputs, "dashboard_installed", lambda: True)
+
+
+def test_a_port_in_use(tmp_path: Path, host: None, with_dashboard: None) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -126,23 +132,44 @@ def test_a_port_in_use(tmp_path: Path, host: None) -> None:
     check(config_of("--engine.dashboard_port", str(port)), tmp_path)
 
 
+def test_a_dashboard_needs_its_packages_and_a_ray_of_its_own(
+    tmp_path: Path, host: None, with_dashboard: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = ("--engine.dashboard_port", "8299")
+    monkeypatch.setattr(inputs, "check_port", lambda port: None)
+    monkeypatch.setattr(inputs, "dashboard_installed", lambda: False)
+    with pytest.raises(ConfigError, match=r"dashboard_port .* not installed; .*ray\[default\]"):
+        check(config_of(*port), tmp_path)
+    for other in ("--engine.kind=local", "--engine.ray_address=10.0.0.1:6379"):
+        assert any("dashboard_port is not used" in note for note in check(config_of(*port, other), tmp_path))
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path, host: None) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingFiles, match=r"empty is not a complete model folder: config.json is missing"):
+        check(config_of("--tracker", str(tmp_path / "empty")), tmp_path)
+    inputs.check_model(config_of("--tracker", str(a_model(tmp_path / "m"))))
+    inputs.check_model(config_of())  # a size name is found, or fetched, later
+
+
 def test_data_folders(tmp_path: Path, host: None) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingFiles, match=r"holds none of: .*gsm8k/"):
         check(config_of("--data", str(tmp_path / "empty")), tmp_path)
-    with pytest.raises(MissingFiles, match=r"family 'gsm8k' is read from files .*no data folder"):
-        check(config_of("--env.families", "calls,gsm8k"), tmp_path)
     (tmp_path / "data" / "gsm8k").mkdir(parents=True)
     check(config_of("--data", str(tmp_path / "data")), tmp_path)
 
 
 def test_remarks(host: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = estimate(config_of("--warmup.steps", "0", "--engine.threads", "100000")).notes
+    notes = estimate(
+        config_of("--warmup.steps=0", "--engine.threads=100000", "--opd.teacher=privileged")
+    ).notes
     assert any("untrained model" in note for note in notes) and any("100000" in note for note in notes)
     assert any("not checked" in note for note in estimate(config_of("--tracker", "a/b")).notes)
     monkeypatch.setattr("rollout.models.vllm_available", lambda: (False, "no wheel for this machine"))
     plan = estimate(config_of())
-    assert "no wheel for this machine" in plan.notes and plan.memory["engine KV cache"] == 0.0
+    assert "engine: local (transformers, in process), because no wheel for this machine" in plan.notes
+    assert plan.memory["engine KV cache"] == 0.0
 
 
 def test_what_is_available_is_less_than_the_machine_has() -> None:

@@ -173,6 +173,15 @@ def test_every_numeric_metric_has_a_curve_with_its_points(tmp_path: Path) -> Non
     assert text.count(">opd</text>") == 5  # where the phase begins
 
 
+def test_loss_and_sampled_accuracy_come_first(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    record = {"step": 1, "phase": "opd", "tokens": 4, "sampled_edit_accuracy": 0.5, "loss": 1.0}
+    (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    text = write_report(run).read_text()
+    places = [text.index(f"<span>{name}</span>") for name in ("loss", "sampled_edit_accuracy", "tokens")]
+    assert places == sorted(places)
+
+
 def test_values_as_triples_and_a_flat_result_are_understood(tmp_path: Path) -> None:
     flat = {"edit_accuracy": [0.9, 0.8, 0.95], "final_exact": 0.75}
     words = read(write_report(write_run(tmp_path, before={}, after_warmup=None, after=flat, paired={}))).words

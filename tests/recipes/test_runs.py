@@ -57,7 +57,7 @@ def a_trajectory() -> Trajectory:
 
 
 def test_a_run_leaves_every_file_in_its_schema(tmp_path: Path) -> None:
-    config = config_of()
+    config = config_of("mine", "--opd.teacher", "privileged")
     with RunFolder.create(tmp_path, config) as run:
         for step in (1, 2):
             record = run.log_metrics(step, {"loss": 1 / step, "eval": {"f1": float("nan")}})
@@ -164,11 +164,14 @@ def test_nothing_to_resume(tmp_path: Path) -> None:
 
 
 def test_resume_with_other_settings_names_each(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, config_of()).close()
+    RunFolder.create(tmp_path, config_of("mine", "--opd.steps", "16")).close()
     with pytest.raises(ConfigError) as caught:
-        RunFolder.create(tmp_path, config_of("mine", "--seed", "3", "--opd.steps", "4"), resume=True)
+        words = ("--seed", "3", "--opd.steps", "4", "--data", str(tmp_path))
+        RunFolder.create(tmp_path, config_of("mine", *words), resume=True)
     assert "seed: 0 there, 3 now" in str(caught.value) and "opd.steps: 16 there, 4 now" in str(caught.value)
-    RunFolder.create(tmp_path, config_of("mine", "--engine.kind", "local"), resume=True).close()
+    assert f"data: None there, '{tmp_path}' now" in str(caught.value)
+    same = config_of("mine", "--opd.steps", "16", "--engine.kind", "local")
+    RunFolder.create(tmp_path, same, resume=True).close()
 
 
 HOLDER = """

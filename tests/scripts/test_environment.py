@@ -201,12 +201,60 @@ def test_make_passes_on_what_is_given_and_nothing_else() -> None:
     assert command_of("opd", "SMOKE=1", "NAME=a", "SEED=3") == (
         '.venv/bin/fluxforge opd --name "a" --seed "3" --smoke'
     )
-    assert command_of("eval", "SMOKE=0", "RESUME=1", "ARGS=--opd.steps 4", "WANDB=offline") == (
-        '.venv/bin/fluxforge eval --resume --wandb "offline" --opd.steps 4'
+    assert command_of("opd", "RESUME=1", "TRACKER=2b", "ARGS=--opd.steps 4") == (
+        '.venv/bin/fluxforge opd --resume --tracker "2b" --opd.steps 4'
     )
-    assert command_of("play", "DATA=/my data", "TRACKER=2b") == (
-        '.venv/bin/fluxforge play --data "/my data" --tracker "2b"'
+    assert command_of("eval", "SMOKE=0", "ARGS=--opd.steps 4", "WANDB=offline") == (
+        '.venv/bin/fluxforge eval --wandb "offline" --opd.steps 4'
     )
-    assert command_of("report", NAME="the-shell-of-some-machines", SMOKE="1") == (
-        ".venv/bin/fluxforge report --smoke"
+    assert command_of("play", "DATA=/my data", "SEED=2", "ARGS=--family sql --index 3") == (
+        '.venv/bin/fluxforge play --seed "2" --data "/my data" --family sql --index 3'
     )
+    assert command_of("report", "NAME=a") == '.venv/bin/fluxforge report --name "a"'
+    assert command_of("bench", "ARGS=--rows dialogues") == ".venv/bin/fluxforge bench --rows dialogues"
+    # The environment of a shell is not meant for us, unless the target takes it.
+    assert command_of("report", NAME="of-the-machine", SMOKE="1", SEED="4") == ".venv/bin/fluxforge report"
+    assert command_of("play", SEED="4") == '.venv/bin/fluxforge play --seed "4"'
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (
+            "eval RESUME=1",
+            "make eval does not take RESUME; it takes: NAME SEED DATA SMOKE WANDB TRACKER ARGS",
+        ),
+        ("play TRACKER=2b", "make play does not take TRACKER; it takes: SEED DATA ARGS"),
+        ("report SEED=1", "make report does not take SEED; it takes: NAME ARGS"),
+        ("bench SMOKE=1", "make bench does not take SMOKE; it takes: ARGS"),
+        ("lint ARGS=--fix", "make lint does not take ARGS; it takes: nothing"),
+        ("play FAMILY=sql", "make play does not take FAMILY; it takes: SEED DATA ARGS"),
+        ("opd NANE=mine", "make opd does not take NANE"),
+        ("opd LOCK=cpu PYTHON=python3", None),  # of the set-up that comes first
+        ("opd report SEED=1", None),  # one of them takes it
+        ("odp SEED=1", None),
+    ],
+)
+def test_make_refuses_a_variable_that_the_target_does_not_take(words: str, refused: str | None) -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-n", *words.split()],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+    if refused is not None:
+        assert done.returncode != 0 and refused in done.stderr
+    else:
+        assert "does not take" not in done.stderr
+        assert (done.returncode == 0) == ("odp" not in words)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_help_lists_targets_and_what_they_take() -> None:
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    for target in ("opd", "eval", "play", "report", "bench", "test", "setup", "lint", "format", "lock"):
+        assert f"  make {target} " in done.stdout
+    assert "make play       SEED DATA ARGS" in done.stdout
