@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,10 @@ Packed = dict[str, tuple["np.ndarray", str, tuple[int, ...]]]
 """Weights as plain bytes: name -> (uint8 array, dtype, shape). Ray hands arrays over without copying, and numpy
 has no bfloat16."""
 
+log = logging.getLogger("fluxforge.fleet")
+
 PLACEMENT_TIMEOUT_S = 120.0
+RAY_STARTS = 3
 _ray = {"ours": False, "users": 0}  # whether this process started Ray, and how many fleets use it
 
 
@@ -239,6 +243,7 @@ def connect_ray(
     """Start a private Ray, or join the one at `address`, or use the one this process is connected to already.
 
     A private one shows its dashboard on `dashboard_port` of 127.0.0.1; None: it has no dashboard.
+    Raises `EngineError` when none of these works.
     With `FLUXFORGE_ENGINE_LOGS` set, what the engines print appears in this process's output.
     """
     import ray
@@ -248,6 +253,7 @@ def connect_ray(
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else engines run at nice 15, behind everything
         options: dict[str, Any] = {}
+        failure: Exception = EngineError("never tried")
         if address is None:
             options = {
                 "num_cpus": max(os.cpu_count() or 1, engines + 1),
@@ -256,13 +262,29 @@ def connect_ray(
             }
             if dashboard_port is not None:
                 options |= {"dashboard_host": "127.0.0.1", "dashboard_port": dashboard_port}
-        ray.init(
-            address=address or "local",
-            namespace="fluxforge",
-            log_to_driver=bool(os.environ.get("FLUXFORGE_ENGINE_LOGS")),
-            logging_level=logging.WARNING,
-            **options,
-        )
+        elif "://" not in address and ":" in address:
+            host, _, port = address.rpartition(":")
+            try:  # Ray itself knocks for many minutes at a door that is not there
+                socket.create_connection((host, int(port)), timeout=10).close()
+            except (OSError, ValueError) as error:
+                raise EngineError(f"no Ray answers at {address} ({error}); is its head node up?") from error
+        for attempt in range(RAY_STARTS if address is None else 1):
+            try:
+                ray.init(
+                    address=address or "local",
+                    namespace="fluxforge",
+                    log_to_driver=bool(os.environ.get("FLUXFORGE_ENGINE_LOGS")),
+                    logging_level=logging.WARNING,
+                    **options,
+                )
+                break
+            except Exception as error:  # a plain Exception after 30 s, which a busy machine may need twice
+                ray.shutdown()
+                failure = error
+                log.warning("Ray did not start (attempt %d): %s", attempt + 1, _first_line(error))
+        else:
+            where = f"join Ray at {address}" if address else "start a private Ray"
+            raise EngineError(f"could not {where}: {_first_line(failure)}") from failure
         _ray["ours"] = True
     _ray["users"] += 1
 
