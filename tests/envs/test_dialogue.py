@@ -82,7 +82,7 @@ def test_ids_are_readable() -> None:
 
 def test_held_out_tasks_get_held_out_wordings() -> None:
     finals = {
-        split: {build(CALLS, calls_task(split, i), "drift", 1, 0).turns[-1].utterance for i in range(60)}
+        split: {build(CALLS, calls_task(split, i), "drift", 1, 0).turns[-1].utterance for i in range(600)}
         for split in CALLS.splits
     }
     assert finals["train"] == set(TRAIN["final"]) and finals["heldout"] == set(HELDOUT["final"])

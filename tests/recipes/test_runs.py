@@ -236,11 +236,11 @@ def test_find_run(tmp_path: Path) -> None:
 def test_memory_of_children_is_seen() -> None:
     memory = PeakMemory(every_s=0.02)
     before = memory.mb()
-    code = "b = bytearray(150 * 2**20); print('up', flush=True); import time; time.sleep(60)"
+    code = "b = bytearray(500 * 2**20); print('up', flush=True); import time; time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None and child.stdout.readline() == "up\n"
-        assert tree_rss(child.pid) > 150 * 2**20
+        assert tree_rss(child.pid) > 500 * 2**20
         deadline = time.monotonic() + 10
         while memory.mb() < before + 100 and time.monotonic() < deadline:
             time.sleep(0.02)
