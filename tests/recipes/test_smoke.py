@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tinyruns
 from tinyruns import REPO
 
+from recipes.config import load_config
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 600
@@ -163,11 +165,12 @@ def test_no_dialogue_is_lost_or_trained_on_twice(attempts: tuple[Path, list[Atte
         "a turn is missing"
     )
     result = tinyruns.result(run)
+    asked = load_config("opd", ["--smoke"]).eval
     sets = ["unseen", *(name for name in ("gsm8k", "bfcl") if data_folder() is not None)]
     for when in ("before", "after_warmup", "after"):
         for name in sets:
             assert result[when][name]["errors"] == 0
-            assert result[when][name]["n"] == (6 if name == "unseen" else 2)
+            assert result[when][name]["n"] == (asked.dialogues if name == "unseen" else asked.real_dialogues)
     versions = {row["step"]: row["weight_version"] for row in rows if row["phase"] == "opd"}
     assert versions[3] == versions[2] + 1, "the new engine answered with old weights"
 
