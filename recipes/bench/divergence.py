@@ -31,19 +31,21 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 Result = tuple[float, Tensor, Tensor]
 
 CASES = {
-    "512x49152 D=576": (512, 49152, 576, 576),  # the tiny tracker and its frozen start
-    "1024x151936 D=128/256": (1024, 151936, 128, 256),
+    "512x49152 D=576": (512, 49152, 576, 576, torch.float32),  # the tiny tracker and its frozen start
+    "512x49152 D=576 bf16": (512, 49152, 576, 576, torch.bfloat16),  # the same as a run trains it
+    "1024x151936 D=128/256": (1024, 151936, 128, 256, torch.float32),
 }
 BETA = 1.0
 ROUNDS = 3
 
 
 def make_inputs(case: str, seed: int = 0) -> Inputs:
-    """Return fp32 student_ND, student_head_VD, teacher_NE, teacher_head_VE; logits have a deviation of 2."""
-    N, V, D, E = CASES[case]
+    """Return student_ND, student_head_VD, teacher_NE, teacher_head_VE; logits have a deviation of 2."""
+    N, V, D, E, dtype = CASES[case]
     rng = torch.Generator().manual_seed(seed)
-    heads = [torch.randn(V, width, generator=rng).mul_(2 * width**-0.5) for width in (D, E)]
-    return torch.randn(N, D, generator=rng), heads[0], torch.randn(N, E, generator=rng), heads[1]
+    heads = [torch.randn(V, width, generator=rng).mul_(2 * width**-0.5).to(dtype) for width in (D, E)]
+    hidden = [torch.randn(N, width, generator=rng).to(dtype) for width in (D, E)]
+    return hidden[0], heads[0], hidden[1], heads[1]
 
 
 def ours(inputs: Inputs, beta: float) -> Result:
@@ -117,9 +119,13 @@ def measure_differences(case: str, beta: float) -> dict[str, float]:
     (a, a_ND, a_VD), (b, b_ND, b_VD) = ours(inputs, beta), trl(inputs, beta)
     return {
         "value_difference": abs(a - b) / abs(b),
-        "hidden_grad_difference": ((a_ND - b_ND).abs().max() / b_ND.abs().max()).item(),
-        "head_grad_difference": ((a_VD - b_VD).abs().max() / b_VD.abs().max()).item(),
+        "hidden_grad_difference": _difference(a_ND, b_ND),
+        "head_grad_difference": _difference(a_VD, b_VD),
     }
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    return ((a.float() - b.float()).abs().max() / b.float().abs().max()).item()
 
 
 def measure_memory(case: str, contender: str, beta: float) -> float:
@@ -129,7 +135,7 @@ def measure_memory(case: str, contender: str, beta: float) -> float:
     CONTENDERS[contender](small, beta)  # imports and thread pools
     before = _reset_peak()
     CONTENDERS[contender](inputs, beta)
-    returned = 4 * (inputs[0].numel() + inputs[1].numel())
+    returned = inputs[0].nbytes + inputs[1].nbytes
     return max(_peak() - before - returned, 1.0)
 
 
@@ -190,7 +196,9 @@ def rows() -> list[dict[str, Any]]:
             )
         for key in ("value_difference", "hidden_grad_difference", "head_grad_difference"):
             name = key.replace("_", " ")
-            entry = {"ours": got[key], "other": None, "ratio": None, "goal": "at most 1e-5"}
+            exact = key == "value_difference" or CASES[case][4] == torch.float32
+            goal = "at most 1e-5" if exact else "rounding of bfloat16"
+            entry = {"ours": got[key], "other": None, "ratio": None, "goal": goal}
             found.append({"row": f"divergence {case}, {name} to trl", **entry})
     return found
 

@@ -10,7 +10,7 @@ from recipes.bench import divergence as bench
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_the_contenders_compute_the_same(monkeypatch, beta):
-    monkeypatch.setitem(bench.CASES, "small", (20, 60, 8, 12))
+    monkeypatch.setitem(bench.CASES, "small", (20, 60, 8, 12, torch.float32))
     results = {
         name: contender(bench.make_inputs("small"), beta) for name, contender in bench.CONTENDERS.items()
     }
@@ -23,7 +23,7 @@ def test_the_contenders_compute_the_same(monkeypatch, beta):
 
 
 def test_measurements_are_positive(monkeypatch):
-    monkeypatch.setitem(bench.CASES, "small", (20, 60, 8, 12))
+    monkeypatch.setitem(bench.CASES, "small", (20, 60, 8, 12, torch.float32))
     monkeypatch.setattr(bench, "ROUNDS", 1)
     assert all(0 < seconds < 60 for seconds in bench.measure_times("small", 1.0).values())
     assert bench.measure_memory("small", "ours", 1.0) > 0
