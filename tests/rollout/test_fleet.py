@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from rollout.engine import Completion, GenerateRequest
 from rollout.fleet import Fleet, Limits
 from rollout.handles import Handle
 
-QUICK = Limits(call_s=0.2, start_s=1.0, probe_s=0.1, resends=2, restarts=3, backoff_s=0.001)
+PATIENT = Limits(call_s=30, start_s=30, probe_s=30, resends=2, restarts=3, backoff_s=0.001)
+HASTY = replace(PATIENT, call_s=0.2, probe_s=0.1)
+"""For the tests of deadlines; elsewhere a busy machine must not run into one."""
 
 
 class ScriptedHandle:
@@ -80,7 +83,7 @@ class ScriptedHome:
         self.closed = True
 
 
-def scenario(replicas: int, limits: Limits = QUICK):
+def scenario(replicas: int, limits: Limits = PATIENT):
     """Run the decorated coroutine function with an open fleet and its home; close them after it."""
 
     def decorate(body: Callable[[Fleet, ScriptedHome], Awaitable[None]]) -> Callable[[], None]:
@@ -203,7 +206,7 @@ async def test_an_engine_that_dies_on_a_request_again_and_again_is_not_asked_for
     assert await where(fleet, "") == 0
 
 
-@scenario(replicas=1, limits=Limits(call_s=0.2, resends=9, restarts=3, backoff_s=0.001))
+@scenario(replicas=1, limits=replace(PATIENT, resends=9))
 async def test_the_restart_budget_ends(fleet: Fleet, home: ScriptedHome) -> None:
     async def die(method: str) -> None:
         raise EngineDied("engine 0: poison")
@@ -239,7 +242,7 @@ async def test_a_replacement_that_never_starts_says_why(fleet: Fleet, home: Scri
         await fleet.generate([ask()])
 
 
-@scenario(replicas=2)
+@scenario(replicas=2, limits=HASTY)
 async def test_a_deadline_names_the_replica_and_a_slow_engine_lives_on(
     fleet: Fleet, home: ScriptedHome
 ) -> None:
@@ -252,7 +255,7 @@ async def test_a_deadline_names_the_replica_and_a_slow_engine_lives_on(
     assert fleet.counters["restarts"] == 0
 
 
-@scenario(replicas=1)
+@scenario(replicas=1, limits=HASTY)
 async def test_a_stuck_engine_is_replaced(fleet: Fleet, home: ScriptedHome) -> None:
     async def stuck(method: str) -> None:
         await asyncio.sleep(5)
@@ -344,7 +347,7 @@ def test_when_one_engine_cannot_start_all_are_ended() -> None:
 
         home.start = start
         with pytest.raises(EngineError, match="no model folder"):
-            await Fleet(home, 3, QUICK).open()
+            await Fleet(home, 3, PATIENT).open()
         assert home.closed and all(handle.ended for handle in home.handles)
 
     asyncio.run(run())
