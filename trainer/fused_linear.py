@@ -9,6 +9,7 @@ Shape suffixes: N tokens, C tokens of one chunk, D width of the hidden states, V
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -45,7 +46,27 @@ def project(
     otherwise be off by 0.06, which is more than a converged divergence.
     """
     dtype = matmul or torch.float32
-    hidden_CD = hidden_CD.to(dtype)
+    widened = dtype == torch.float32 and hidden_CD.dtype == head_VD.dtype == torch.bfloat16
+    with _bfloat16_units() if widened and hidden_CD.device.type == "cpu" else nullcontext():
+        _project(hidden_CD.to(dtype), head_VD, out_CV, chunk_vocab, dtype)
+
+
+@contextmanager
+def _bfloat16_units() -> Iterator[None]:
+    """Let float32 products run on the CPU's bfloat16 units, if it has any. Sums stay float32, so for factors that were
+    bfloat16 before nothing is rounded."""
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    kept = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = kept
+
+
+def _project(
+    hidden_CD: Tensor, head_VD: Tensor, out_CV: Tensor, chunk_vocab: int, dtype: torch.dtype
+) -> None:
     for start in range(0, head_VD.shape[0], chunk_vocab):
         part_vD = head_VD[start : start + chunk_vocab].to(dtype)
         part_Cv = out_CV[:, start : start + chunk_vocab]
