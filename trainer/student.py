@@ -64,7 +64,7 @@ class StudentConfig:
     schedule: Schedule = "cosine"
     final_lr_ratio: float = 0.0
     clip: float = 1.0
-    tokens_per_micro: int = 2560
+    tokens_per_micro: int = 1280
     gradient_checkpointing: bool = False
     packing: Literal["auto", "padded"] = "auto"
     seed: int = 0
