@@ -25,7 +25,7 @@ from rollout.render import Renderer
 from rollout.score import score_trajectory, summarize
 from rollout.tracker import TemplateReplies, TrackerProtocol
 from rollout.trajectory import Trajectory
-from trainer.rows import group_advantages, oracle_row, student_row
+from trainer.rows import oracle_row, student_row, turn_advantages
 from trainer.student import Student
 from trainer.teacher import FrozenAdapterTeacher, ModelTeacher
 from trainer.types import Row
@@ -118,13 +118,11 @@ def run_loop(parts: Parts, settings: LoopSettings, state: LoopState) -> Iterator
         yield record
     while state.step < settings.warmup_steps + settings.opd_steps and not _spent(settings, state):
         record = opd_step(parts, settings, state)
-        record.phase_done = state.step == settings.warmup_steps + settings.opd_steps or _spent(
-            settings, state
-        )
+        last = state.step == settings.warmup_steps + settings.opd_steps
+        record.phase_done = last or _spent(settings, state)
         if record.phase_done and settings.loss == "imitation":
-            sync(
-                parts, state
-            )  # nothing was sampled on the way, so the engines still hold the warm-up's weights
+            # Nothing was sampled on the way, so the engines still hold the warm-up's weights.
+            sync(parts, state)
         yield record
 
 
@@ -203,7 +201,7 @@ def on_policy_rows(parts: Parts, settings: LoopSettings, trajectories: list[Traj
                 ]
                 for i in siblings
             ]
-            for i, advantages in zip(siblings, group_advantages(scores), strict=True):
+            for i, advantages in zip(siblings, turn_advantages(scores), strict=True):
                 weights[i] = advantages
     return [
         student_row(

@@ -16,6 +16,7 @@ from rollout.expert import expert_edit, oracle_log_texts
 from rollout.render import Renderer
 from rollout.tracker import TemplateReplies, TrackerProtocol
 from rollout.trajectory import Trajectory
+from trainer.losses import group_advantages
 from trainer.types import Branch, Row
 
 
@@ -85,14 +86,14 @@ def student_row(
     return row
 
 
-def group_advantages(scores: Sequence[Sequence[float]]) -> list[list[float]]:
+def turn_advantages(scores: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return per-turn advantages in a group of trajectories of one dialogue: score minus the group's mean.
 
     `scores[i][t]` is sample i's state score at turn t. Not divided by the standard deviation, which would
     weigh easy and hard turns alike (Liu et al. 2025, "Understanding R1-Zero-Like Training").
     """
-    means = [sum(column) / len(column) for column in zip(*scores, strict=True)]
-    return [[score - mean for score, mean in zip(row, means, strict=True)] for row in scores]
+    by_turn = [group_advantages(list(column)) for column in zip(*scores, strict=True)]
+    return [list(sample) for sample in zip(*by_turn, strict=True)]
 
 
 def _assemble(
