@@ -108,10 +108,12 @@ class TemplateSimulator:
         return self._draw(kind, fields, first, rng)
 
     def _draw(self, kind: str, fields: dict[str, str], first: bool, rng: random.Random) -> str:
-        template = rng.choice(_usable(self.split, kind, frozenset(fields), first))
-        said = template.format_map(fields)
-        # "Apple Inc." at the end brings its own full stop.
-        return said[:-1] if said.endswith("..") and template.endswith("}.") else said
+        said = rng.choice(_usable(self.split, kind, frozenset(fields), first)).format_map(fields)
+        # "Apple Inc." at the end of a sentence brings its own full stop.
+        for field in fields.values():
+            if field.endswith("."):
+                said = said.replace(f"{field}.", field)
+        return said
 
 
 def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tuple[str, dict[str, str]]:
