@@ -20,6 +20,7 @@ BUDGET = Goal("g1", "The budget is at most 40 dollars.", "budget", "at most 40 d
 BUDGET_50 = Goal("g1.v1", "The budget is at most 50 dollars.", "budget", "at most 50 dollars")
 ADDRESS = Goal("g2", "Deliver to Brooklyn.", "delivery address", "Brooklyn")
 WRAP = Goal("d1", "Wrap it in red paper.", "gift wrap", "red paper")
+HOURS = Goal("g4", "plan 8 hours a week", "weekly hours", "8 hours")
 EGGS = Goal("g3", "Janet's ducks lay 16 eggs per day.")
 EGGS_11 = Goal("g3.v1", "Janet's ducks lay 11 eggs per day.")
 
@@ -54,6 +55,10 @@ def track(talk: Dialogue, texts: list[str], forced: int = 0, protocol: str = "lo
         ("budget", "at most 40 dollars", BUDGET, True),
         ("Budget", "at most $40", BUDGET, True),
         ("budget", "the budget must be at most 40.00 dollars", BUDGET, True),
+        ("plan", "8 hours a week", HOURS, True),  # the goal's own words around its value
+        ("plan", "hours a week", HOURS, False),
+        ("plan", "9 hours a week", HOURS, False),
+        ("plan", "8 hours a day", HOURS, False),
         ("budget", "at most 400 dollars", BUDGET, False),
         ("budget", "at least 40 dollars", BUDGET, False),
         ("budget", "40 dollars at most", BUDGET, False),
