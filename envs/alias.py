@@ -2,7 +2,7 @@
 
 A small model learns the slot names of its training families by heart within a few steps, and how their values
 look, and then writes those for slots it has never seen. In an aliased dialogue every slot is called by one to
-three words drawn from the training vocabulary ("velvet parade" for "output columns"), and half of the slots
+three words drawn from the training vocabulary ("velvet parade" for "output columns"), and two in five slots
 take made-up values of one shape ("kiln, parade", "12 lanterns", "QT-407"), in the goals and so in what the user
 says. Verdicts and the family's own checks are untouched: the family only ever sees its own names and values.
 """
@@ -20,11 +20,8 @@ from envs.intent import Goal, IntentState
 from envs.task import Family, Grade, SourceTask
 
 MAX_WORDS = 3
-VALUE_SHARE = 0.5
+VALUE_SHARE = 0.4
 """Share of slots whose values are made up too."""
-HALF_NAMED_SHARE = 0.2
-"""Share of slots whose goals say one word of the slot ("carry 12 lanterns by parade" for "velvet parade")."""
-
 # How a goal is put; one of each a slot, so that its variants sound alike.
 _NAMED = (
     "the {slot} is {value}",
@@ -35,27 +32,12 @@ _NAMED = (
     "the {slot} stays at {value}",
     "use {value} as the {slot}",
 )
-_VERBS = (
-    "carry",
-    "order",
-    "plan",
-    "pick",
-    "show",
-    "send",
-    "collect",
-    "reserve",
-    "charge",
-    "write",
-    "bring",
-    "skip",
-)
 # Shapes of made-up values: words a, b, c of the vocabulary, numbers m < n, letters x, y.
 _SHAPES = (
     "{a}",
     "{a} {b}",
     "{a} {b} {c}",
     "{a}, {b}",
-    "{a}, not {b}",
     "{a} and {b}",
     "{a} or {b}",
     "by {a}, {b} first",
@@ -114,8 +96,6 @@ class Aliased:
         rng = random.Random(f"alias|{self._seed}|{self._original.id}|{goal.slot}")
         slot = " ".join(rng.sample(self._words, rng.randint(1, MAX_WORDS)))
         put = rng.choice(_NAMED)
-        if rng.random() < HALF_NAMED_SHARE:
-            put = f"{rng.choice(_VERBS)} {{value}} by {slot.split()[-1]}"
         shape = rng.choice(_SHAPES) if rng.random() < VALUE_SHARE else None
         value = goal.value if shape is None else self._value(goal, shape)
         alias = replace(goal, slot=slot, value=value, text=put.format(slot=slot, value=value))

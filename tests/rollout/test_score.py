@@ -326,3 +326,11 @@ def test_saying_every_goal_is_exact(wanted: list[Goal]):
     log = {goal.slot or f"fact {goal.id}": goal_text(goal) for goal in wanted if goal is not BUDGET_50}
     rest = [goal for goal in wanted if goal is not BUDGET_50]
     assert score_state(log, rest).exact
+
+
+def test_a_name_taken_from_the_first_value_stays_good_for_the_next() -> None:
+    old = Goal("g5.v1", "show the crew", "output columns", "crew")
+    new = Goal("g5", "list the tonnage", "output columns", "tonnage")
+    assert match({"show": "crew"}, [old]) == [("show", old)]
+    assert match({"show": "tonnage"}, [new], [old]) == [("show", new)]
+    assert match({"show": "tonnage"}, [new]) == []  # no message ever said "show"
