@@ -241,6 +241,8 @@ class StudentSettings(Part):
     """Tokens of one forward and backward pass."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
+    freeze_embeddings: bool = False
+    """Train all weights but those of the input and output embeddings; with an adapter they are never trained."""
 
     @field_validator("betas")
     @classmethod
