@@ -67,6 +67,7 @@ class Aliased:
         self._original = task
         self._words = words
         self._seed = seed
+        self._known = {goal.slot for goal in task.goals}
         self._goals: dict[Goal, Goal] = {}
         self._values: dict[str | None, dict[str | None, str]] = {}
         self.task = replace(task, goals=tuple(self._alias(goal) for goal in task.goals))
@@ -94,7 +95,9 @@ class Aliased:
         if not (goal.slot and goal.value):
             return goal
         rng = random.Random(f"alias|{self._seed}|{self._original.id}|{goal.slot}")
-        slot = " ".join(rng.sample(self._words, rng.randint(1, MAX_WORDS)))
+        slot = None
+        while slot is None or slot in self._known:  # a name of this task would mean something else
+            slot = " ".join(rng.sample(self._words, rng.randint(1, MAX_WORDS)))
         put = rng.choice(_NAMED)
         shape = rng.choice(_SHAPES) if rng.random() < VALUE_SHARE else None
         value = goal.value if shape is None else self._value(goal, shape)
