@@ -57,7 +57,8 @@ class Toy:
         others = [n for n, value in enumerate(_VALUES[slot]) if value != goal.value]
         rng.shuffle(others)
         return [
-            Goal(f"{goal.id}.v{n}", _TEXTS[slot].format(_VALUES[slot][n]), slot, _VALUES[slot][n]) for n in others
+            Goal(f"{goal.id}.v{n}", _TEXTS[slot].format(_VALUES[slot][n]), slot, _VALUES[slot][n])
+            for n in others
         ]
 
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
@@ -85,4 +86,6 @@ class EchoSimulator:
         rng: random.Random,
         live: IntentState = EMPTY,
     ) -> str:
-        return f"{turn_index}/{total} {opening} {rng.random():.12f} {[g.id for g in live.goals]} {list(edits)}"
+        return (
+            f"{turn_index}/{total} {opening} {rng.random():.12f} {[g.id for g in live.goals]} {list(edits)}"
+        )
