@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from envs.intent import Add, Delete, Edit, Goal, IntentState, Replace, Switch
 from envs.simulator import bare
 from envs.task import SourceTask
-from envs.words import content_words, mentions, numbers_in, overlap
+from envs.words import content_words, mentions, numbers_in, overlap, phrase_spans, without
 
 KINDS = {
     "empty": "it says nothing beside the opening",
@@ -137,12 +137,12 @@ def _unsaid(goal: Goal, said: str) -> list[Fault]:
 
 def _reference_faults(goal: Goal, new: Goal | None, said: str, others: Sequence[Goal]) -> list[Fault]:
     """Return a fault unless the message names `goal`, which is replaced by `new` or withdrawn, and no other."""
-    if bare(goal).casefold() in said.casefold():
+    text, rest = bare(goal).casefold(), said
+    if text in said.casefold() and not (new is not None and text in (new.value or "").casefold()):
         return []
-    rest = said
     if new is not None and new.value is not None and not (goal.value and mentions(goal.value, new.value)):
         # In "tomato soup" no "soup" is meant.
-        rest = re.sub(rf"(?<!\w){re.escape(new.value)}(?!\w)", " ", said, flags=re.IGNORECASE)
+        rest = without(said, new.value)
     by_value = goal.value is not None and mentions(rest, goal.value)
     by_slot = goal.slot is not None and goal.value is not None and _slot_named(said, goal.slot)
     by_text = overlap(content_words(rest), _frame(goal)) >= REFERENCE_SHARE and bool(_frame(goal))
@@ -168,7 +168,7 @@ def _direction_faults(edit: Edit, said: str, alone: bool) -> list[Fault]:
         return [Fault("no_withdrawal", f"say that this is no longer wanted: {edit.goal.text!r}")]
     if isinstance(edit, Replace) and alone and edit.old.value and edit.new.value:
         new, old = re.escape(edit.new.value), re.escape(edit.old.value)
-        rejected = rf"(?<!why )\b(?:not|instead of|rather than|scratch|forget|drop)\s+{new}(?!\w)"
+        rejected = rf"(?<!why )\b(?:not|instead of|rather than|scratch|forget|drop)\s+{new}(?!\w|[.,]\d)"
         turned = rf"\bfrom\s+{new}\s+to\s+{old}(?!\w)|\breplace\s+{new}\s+(?:with|by)\s+{old}(?!\w)"
         if re.search(f"{rejected}|{turned}", said, re.IGNORECASE):
             detail = f"{edit.new.value!r} is the new value, {edit.old.value!r} the one that is given up"
@@ -228,12 +228,10 @@ def _slot_named(said: str, slot: str) -> bool:
 
 def _frame(goal: Goal) -> list[str]:
     """Return the content words of a goal's text without its value: "insure it for $90" gives ["insure"]."""
-    text = goal.text if goal.value is None else re.sub(re.escape(goal.value), " ", goal.text, flags=re.I)
-    return content_words(text)
+    return content_words(goal.text if goal.value is None else without(goal.text, goal.value))
 
 
 def shows(said: str, value: str) -> bool:
     """Return whether a value stands in the message letter for letter; its first may have become a capital."""
-    return any(
-        re.search(rf"(?<!\w){re.escape(form)}(?!\w)", said) for form in (value, value[:1].upper() + value[1:])
-    )
+    capital = value[:1].upper() + value[1:]
+    return not value or any(phrase_spans(said, form, exact=True) for form in (value, capital))

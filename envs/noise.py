@@ -33,7 +33,7 @@ from envs.simulator import (
 )
 from envs.task import SourceTask
 from envs.typos import CARRYING, misspell
-from envs.words import words
+from envs.words import phrase_spans, words
 
 # Fragments of one edit, by wording split: memorised ones stay visible here too.
 FRAGMENTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -55,7 +55,7 @@ FRAGMENTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-_QUOTED = r'"[^"]*"|`[^`]*`|\S*\d\S*'
+_QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\S*\d\S*')
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 _ARTICLE = re.compile(r"\b(?:the|an?) (?=\S)", re.IGNORECASE)
 _APOSTROPHE = re.compile(r"(?<=[a-z])['\u2019](?=(?:t|s|m|re|ve|ll|d)\b)")
@@ -197,15 +197,12 @@ class Noise:
         exact, known, spelled = _protected(edits)
         pieces: list[str] = []
         at = 0
-        spans = [*exact.finditer(text), None]
-        for span in spans:
-            loose = text[at : span.start() if span else len(text)]
-            if span is None and no_stop and loose.endswith("."):
+        for start, end in [*_exact_spans(text, exact), (len(text), len(text))]:
+            loose = text[at:start]
+            if start == len(text) and no_stop and loose.endswith("."):
                 loose = loose[:-1]
-            pieces.append(self._loosen(loose, known, spelled, lower, rng))
-            if span is not None:
-                pieces.append(span.group())
-                at = span.end()
+            pieces += [self._loosen(loose, known, spelled, lower, rng), text[start:end]]
+            at = end
         return "".join(pieces).strip()
 
     def _loosen(self, text: str, known: set[str], spelled: set[str], lower: bool, rng: random.Random) -> str:
@@ -228,8 +225,8 @@ class Noise:
         return _WORD.sub(change, text)
 
 
-def _protected(edits: Sequence[Edit]) -> tuple[re.Pattern[str], set[str], set[str]]:
-    """Return what stays letter for letter, the words that keep their spelling, those that keep their case."""
+def _protected(edits: Sequence[Edit]) -> tuple[set[str], set[str], set[str]]:
+    """Return phrases that stay letter for letter, words that keep their spelling, words that keep their case."""
     exact: set[str] = set()
     texts: list[str] = []
     for edit in edits:
@@ -238,9 +235,20 @@ def _protected(edits: Sequence[Edit]) -> tuple[re.Pattern[str], set[str], set[st
     for goal in goals_of(edits):
         exact |= {goal.value, goal.slot or ""} if goal.value is not None else {bare(goal)}
         texts.append(goal.text)
-    forms = sorted((form for form in exact if form), key=lambda form: (-len(form), form))
-    phrases = "|".join(rf"(?<!\w){re.escape(form)}(?!\w)" for form in forms)
-    pattern = re.compile(f"{phrases}|{_QUOTED}" if phrases else _QUOTED, re.IGNORECASE)
     known = {word for text in texts for word in words(text)}
     spelled = {word for text in texts for word in _WORD.findall(text) if word != word.lower()}
-    return pattern, known, spelled
+    return exact, known, spelled
+
+
+def _exact_spans(text: str, exact: set[str]) -> list[tuple[int, int]]:
+    """Return the stretches of a text that stay as they are, in order; those that touch or overlap as one."""
+    found = [match.span() for match in _QUOTED.finditer(text)]
+    for phrase in exact:
+        found += phrase_spans(text, phrase)
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(found):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_GOES_ON = re.compile(r"(?<=\d)[.,]\d")
+_WENT_BEFORE = re.compile(r"\d[.,]$")
 _DIGITS = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 # Words that carry no requirement: function words, and the verbs and fillers that any wording may use.
@@ -29,9 +31,47 @@ _NAMED |= {word: 10 * n for n, word in enumerate(_TENS.split(), start=2)}
 _NAMED |= {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 1_000_000}
 
 
+def phrase_spans(text: str, phrase: str, *, exact: bool = False) -> list[tuple[int, int]]:
+    """Return where `phrase` stands in `text` as whole words, as (start, end).
+
+    In any case, unless `exact`; then a number is no part of a longer one either ("5" is not in "5.5").
+
+    >>> phrase_spans("Soup, tomato soup, soups", "soup")
+    [(0, 4), (13, 17)]
+    """
+    if not phrase:
+        return []
+    if not exact and len(text.lower()) == len(text) and len(phrase.lower()) == len(phrase):
+        text, phrase = text.lower(), phrase.lower()
+    found: list[tuple[int, int]] = []
+    at = text.find(phrase)
+    while at >= 0:  # a search by hand: patterns would have to be compiled for each phrase
+        end = at + len(phrase)
+        whole = not (at and _is_word(text[at - 1])) and not (end < len(text) and _is_word(text[end]))
+        if whole and not (
+            exact and (_GOES_ON.match(text, end) or _WENT_BEFORE.search(text[max(at - 2, 0) : at]))
+        ):
+            found.append((at, end))
+        at = text.find(phrase, at + 1)
+    return found
+
+
 def mentions(text: str, phrase: str) -> bool:
-    """Return whether `phrase` stands in `text` as whole words, in any case."""
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) is not None
+    """Return whether `phrase` stands in `text` as whole words, in any case; nothing stands everywhere."""
+    return not phrase or bool(phrase_spans(text, phrase))
+
+
+def without(text: str, phrase: str) -> str:
+    """Return `text` with each standing of `phrase` taken out."""
+    at, kept = 0, []
+    for start, end in phrase_spans(text, phrase):
+        kept.append(text[at:start])
+        at = max(at, end)
+    return " ".join([*kept, text[at:]])
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def words(text: str) -> list[str]:

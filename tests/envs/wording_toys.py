@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envs.intent import EMPTY, Edit, Goal, IntentState
 from envs.task import Grade, SourceTask
@@ -89,3 +93,62 @@ class EchoSimulator:
         return (
             f"{turn_index}/{total} {opening} {rng.random():.12f} {[g.id for g in live.goals]} {list(edits)}"
         )
+
+
+@dataclass(frozen=True)
+class Reply:
+    text: str
+    parsed: Any = None
+
+
+class Model:
+    """A chat model that is a pure function of its messages and seed; `asked` keeps every request."""
+
+    model = "stub-1"
+
+    def __init__(self, answer: Callable[[Sequence[Mapping[str, str]], int], str]) -> None:
+        self.answer = answer
+        self.asked: list[dict[str, Any]] = []
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        temperature: float,
+        seed: int,
+        max_tokens: int,
+        schema: Mapping[str, Any],
+    ) -> Reply:
+        request = {"messages": [dict(m) for m in messages], "temperature": temperature, "seed": seed}
+        self.asked.append(request | {"max_tokens": max_tokens, "schema": schema})
+        text = self.answer(messages, seed)
+        try:
+            return Reply(text, json.loads(text))
+        except json.JSONDecodeError:
+            return Reply(text)
+
+
+def honest(messages: Sequence[Mapping[str, str]], seed: int) -> str:
+    """Say what the request asks for, read from its words, in one of three wordings."""
+    request = messages[1]["content"]
+    slot, value = _named(request, "New|Now|Withdrawn")
+    old = _named(request, "Before")[1]
+    n = seed % 3
+    if "you now want this" in request:
+        said = (f"For {slot}: {value}", f"The {slot} would be {value}!", f"Could the {slot} be {value}?")[n]
+    elif "another in its place" in request:
+        said = (f"Rather {value} than {old} for {slot}.", f"The {slot}: now {value}.", f"{value}, not {old}")[
+            n
+        ]
+    elif "take this back" in request:
+        said = (f"Forget {slot}.", f"I no longer want the {slot}.", f"No {slot}, please")[n]
+    elif "go ahead" in request:
+        said = ("Go on then.", "Please answer.", "Your turn.")[n]
+    else:
+        said = ("Hm.", "Let me think.", "Nice.")[n]
+    return json.dumps({"message": said})
+
+
+def _named(request: str, head: str) -> tuple[str, str]:
+    found = re.search(rf"^(?:{head}): (.*?): <<(.*?)>>", request, re.MULTILINE)
+    return (found.group(1), found.group(2)) if found else ("", "")
