@@ -1,6 +1,6 @@
 """What this package needs of a chat model, and the prompts that it sends.
 
-Any object with such a `chat` will do: an OpenAI-compatible endpoint, or a stub in tests. Retries after network
+Any object with such an `ask` will do: an OpenAI-compatible endpoint, or a stub in tests. Retries after network
 errors and the cache on disk are the endpoint's.
 """
 
@@ -19,19 +19,16 @@ PROMPTS = Path(__file__).parent / "prompts"
 
 
 class ChatReply(Protocol):
-    """`text` is what the model wrote; `parsed` is its JSON where a schema was asked for, else None."""
+    """`text` is what the model wrote: JSON, where a schema was asked for and the model kept to it."""
 
     @property
     def text(self) -> str: ...
-
-    @property
-    def parsed(self) -> Any: ...
 
 
 class Chat(Protocol):
     """A chat model; the same arguments should give the same reply (a seed, a cache)."""
 
-    def chat(
+    def ask(
         self,
         messages: Sequence[Mapping[str, str]],
         *,
@@ -69,14 +66,15 @@ def prompt_hash(names: Sequence[str], schema: Mapping[str, Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def parsed_reply(reply: ChatReply) -> dict[str, Any] | None:
-    """Return a reply's JSON object, or None where it holds none."""
-    found = reply.parsed
-    if found is None:
-        try:
-            found = json.loads(reply.text)
-        except (json.JSONDecodeError, TypeError):
-            return None
+def parsed_reply(text: str) -> dict[str, Any] | None:
+    """Return the JSON object of a reply, also where a fence or words stand around it; None if there is none."""
+    start, end = text.find("{"), text.rfind("}")
+    if not 0 <= start < end:
+        return None
+    try:
+        found = json.loads(text[start : end + 1])
+    except (json.JSONDecodeError, RecursionError):
+        return None
     return found if isinstance(found, dict) else None
 
 

@@ -99,14 +99,14 @@ class Judge:
         ]
         seed = derived_seed(self.seed, "judge", utterance)
         for attempt in range(self.max_asks):
-            reply = self.endpoint.chat(
+            reply = self.endpoint.ask(
                 messages,
                 temperature=self.temperature,
                 seed=seed + attempt,
                 max_tokens=self.max_tokens,
                 schema=JUDGE_SCHEMA,
             )
-            found = parsed_reply(reply)
+            found = parsed_reply(reply.text)
             if found is not None and all(
                 isinstance(found.get(k), bool) for k in ("conveys", "adds", "coherent")
             ):

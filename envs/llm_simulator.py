@@ -187,14 +187,14 @@ class LLMSimulator:
         seed = derived_seed(self.seed, self._dialogue_id, part.turn, edits)
         refused: list[str] = []
         for attempt in range(self.max_asks):
-            reply = self.endpoint.chat(
+            reply = self.endpoint.ask(
                 messages,
                 temperature=self.temperature,
                 seed=seed + attempt,
                 max_tokens=self.max_tokens,
                 schema=UTTER_SCHEMA,
             )
-            found = parsed_reply(reply)
+            found = parsed_reply(reply.text)
             text = found.get("message") if found else None
             text = text.strip() if isinstance(text, str) else None
             faults = self._faults(part, text, task)

@@ -24,7 +24,7 @@ from envs.noise import Noise
 from envs.parquet import read_dialogues, read_notes, write_dialogues
 from envs.simulator import TemplateSimulator
 from envs.wording_report import WordingReport, wording_notes
-from tests.envs.wording_toys import OPENING, Model, Toy, honest
+from tests.envs.wording_toys import OPENING, Model, Reply, Toy, honest
 
 TOY = Toy()
 TASK = TOY.task("train", 2)
@@ -123,7 +123,9 @@ def test_a_stubborn_model_leaves_it_to_the_template(reply: str, kind: str) -> No
     assert len(model.asked) == 2 * asked and report.reasons[kind] == 2 * asked
     assert {report.source(dialogue.id, t) for t in range(len(dialogue.turns))} == {"template"}
     assert str(report).startswith(f"{asked} messages asked for, 0 accepted, {asked} left to the template")
-    assert report.to_dict()["not_llm"][dialogue.id] == {str(t): "template" for t in range(len(dialogue.turns))}
+    assert report.to_dict()["not_llm"][dialogue.id] == {
+        str(t): "template" for t in range(len(dialogue.turns))
+    }
 
 
 def test_a_turn_of_both_sources_is_mixed_and_reports_merge_in_any_order() -> None:
@@ -147,6 +149,13 @@ def test_a_turn_of_both_sources_is_mixed_and_reports_merge_in_any_order() -> Non
     assert list(one.to_dict()["not_llm"].values()) == [{"0": "mixed"}] * 2
 
 
+def test_json_in_a_fence_is_read() -> None:
+    def fenced(messages: Sequence[Mapping[str, str]], seed: int) -> str:
+        return f"Here you are:\n```json\n{honest(messages, seed)}\n```"
+
+    assert worded(LLMSimulator(Model(fenced))) == worded(LLMSimulator(Model(honest)))
+
+
 def test_the_endpoint_s_errors_pass_through() -> None:
     def down(messages: Sequence[Mapping[str, str]], seed: int) -> str:
         raise EngineError("nobody answers")
@@ -163,7 +172,7 @@ class Cached:
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit, self.new = folder, limit, 0
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
+    def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
         key = json.dumps([list(messages), options], sort_keys=True)
         file = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         if not file.is_file():
@@ -261,7 +270,7 @@ def test_noise_over_a_model_asks_one_request_an_edit_and_counts_the_right_turns(
 
 def test_bad_options() -> None:
     class Nameless:
-        def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
+        def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
             raise AssertionError("not asked")
 
     with pytest.raises(ConfigError, match="model="):

@@ -98,7 +98,6 @@ class EchoSimulator:
 @dataclass(frozen=True)
 class Reply:
     text: str
-    parsed: Any = None
 
 
 class Model:
@@ -110,7 +109,7 @@ class Model:
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
 
-    def chat(
+    def ask(
         self,
         messages: Sequence[Mapping[str, str]],
         *,
@@ -121,11 +120,7 @@ class Model:
     ) -> Reply:
         request = {"messages": [dict(m) for m in messages], "temperature": temperature, "seed": seed}
         self.asked.append(request | {"max_tokens": max_tokens, "schema": schema})
-        text = self.answer(messages, seed)
-        try:
-            return Reply(text, json.loads(text))
-        except json.JSONDecodeError:
-            return Reply(text)
+        return Reply(self.answer(messages, seed))
 
 
 def honest(messages: Sequence[Mapping[str, str]], seed: int) -> str:
