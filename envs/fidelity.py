@@ -184,7 +184,14 @@ def _foreign(edits: Sequence[Edit], said: str, live_before: IntentState, task: S
     allowed = " ".join([*(f"{g.text} {g.slot or ''} {g.value or ''}" for g in own), *functions])
     faults: list[Fault] = []
     for goal in dict.fromkeys((*live_before.goals, *task.goals)):
-        if goal in own or not _restated(said, goal, allowed):
+        # Small talk has no slot to name; one of a single word ("time") may stand there by chance.
+        slot_alone = (
+            not edits
+            and goal.value is not None
+            and " " in (goal.slot or "")
+            and mentions(said, goal.slot or "")
+        )
+        if goal in own or not (slot_alone or _restated(said, goal, allowed)):
             continue
         kind = "other_goal" if goal in live_before.goals else "leaks_final"
         faults.append(Fault(kind if edits else "names_goal", "say nothing of any other wish", goal.text))
@@ -197,13 +204,14 @@ def _foreign(edits: Sequence[Edit], said: str, live_before: IntentState, task: S
 
 def _restated(said: str, goal: Goal, allowed: str) -> bool:
     """Return whether a message says another goal, beyond the words in `allowed`."""
+    text = bare(goal).casefold()
+    if text in said.casefold() and text not in allowed.casefold() and len(text) > SHORT:
+        return True
     if goal.value is not None:
         if len(goal.value) <= SHORT:
             slot = goal.slot or goal.text
             return mentions(said, goal.value) and mentions(said, slot) and not mentions(allowed, slot)
         return mentions(said, goal.value) and not mentions(allowed, goal.value)
-    if bare(goal).casefold() in said.casefold():
-        return bare(goal).casefold() not in allowed.casefold()
     known = set(content_words(allowed))
     rest = [word for word in content_words(goal.text) if word not in known]
     return len(rest) >= 3 and overlap(content_words(said), rest) >= RESTATED_SHARE

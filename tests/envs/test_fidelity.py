@@ -72,6 +72,7 @@ BAD: list[tuple[list[Edit], str, str]] = [
     ([Add(DAY)], "Pick it up on Wednesday at 9.", "stray_number"),
     ([Add(DAY)], "Pick it up on Wednesday, that makes twenty-two of them.", "stray_number"),
     ([], "Please deliver it to Brooklyn now.", "names_goal"),
+    ([], "The delivery address is fine, please go ahead.", "names_goal"),
     ([], "All three points are said.", "stray_number"),
     ([], f"{OPENING} ", "empty"),
 ]  # fmt: skip
@@ -88,6 +89,15 @@ def test_good_messages_pass(edits: list[Edit], said: str) -> None:
 @pytest.mark.parametrize(("edits", "said", "kind"), BAD, ids=[f"{k}: {s}" for _, s, k in BAD])
 def test_bad_messages_are_named(edits: list[Edit], said: str, kind: str) -> None:
     assert kind in kinds(edits, said)
+
+
+def test_a_goal_of_the_same_value_is_found_by_its_text() -> None:
+    copies = Goal("c", "send the copy to Brooklyn too", "address of the copy", "Brooklyn")
+    live = IntentState((copies,))
+    assert not kinds([Add(ADDRESS)], "Deliver it to Brooklyn.", live)
+    assert kinds([Add(ADDRESS)], "Deliver it to Brooklyn. And send the copy to Brooklyn too.", live) == {
+        "other_goal"
+    }
 
 
 def test_every_kind_but_ambiguous_has_a_bad_message() -> None:
