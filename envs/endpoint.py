@@ -59,9 +59,8 @@ class Usage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(
-            ("replies", "cached", "retries", "failures", "prompt_tokens", "completion_tokens"), 0
-        )
+        names = ("replies", "cached", "retries", "failures", "prompt_tokens", "completion_tokens")
+        self._counts: dict[str, int] = dict.fromkeys(names, 0)
 
     def add(self, **counts: int) -> None:
         with self._lock:
