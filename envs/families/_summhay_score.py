@@ -86,7 +86,10 @@ def official_bullets(summary: str, layout: str) -> list[str]:
 
 def same_bullets(own: Sequence[str], published: Sequence[str]) -> bool:
     """Return whether both ways number the same points, list marks aside."""
-    return list(own) == [_MARK.sub("", line, count=1).strip() for line in published]
+    marks = [_MARK.match(line) for line in published]
+    return list(own) == [
+        line[mark.end() if mark else 0 :].strip() for line, mark in zip(published, marks, strict=True)
+    ]
 
 
 def citations_of(bullet: str) -> set[int]:
