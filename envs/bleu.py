@@ -25,15 +25,20 @@ def sentence_bleu(answer: str, references: Sequence[str], *, official: bool = Fa
         return 0.0
     if not official and any(answer.split() == reference.split() for reference in references):
         return 1.0
-    # One stream a reference, each with one sentence: [[r1, r2]] would silently use r1 alone.
-    score = _metric().corpus_score([answer], [[reference] for reference in references]).score / 100
+    return _score(answer, tuple(references))
+
+
+@functools.lru_cache(maxsize=50_000)
+def _score(answer: str, references: tuple[str, ...]) -> float:
+    score = _metric(references).corpus_score([answer], None).score / 100
     return 1.0 if score > 1 - _DUST else max(0.0, score)
 
 
-@functools.cache
-def _metric() -> Any:
+@functools.lru_cache(maxsize=256)
+def _metric(references: tuple[str, ...]) -> Any:
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise GraderError("BLEU needs the package sacrebleu, which is not installed: make setup") from None
-    return BLEU()
+    # One stream a reference, each with one sentence: [[r1, r2]] would silently use r1 alone.
+    return BLEU(references=[[reference] for reference in references])

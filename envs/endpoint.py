@@ -6,8 +6,6 @@ that is repeated or resumed asks nothing twice. Wire format: `POST {url}/chat/co
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import functools
 import hashlib
 import json
@@ -264,7 +262,9 @@ class _Outcome:
 
 
 async def _post(url: str, payload: bytes, secret: str, limit_s: float) -> _Outcome:
-    import httpx  # here, so that importing the environment stays quick
+    import asyncio  # these two here, so that importing the environment stays quick
+
+    import httpx
 
     headers = {"Content-Type": "application/json"}
     if secret:
@@ -352,9 +352,12 @@ def _tls() -> Any:
 
 
 def _run(work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the caller's own loop cannot be entered again
+    with ThreadPoolExecutor(1) as pool:  # the caller's own loop cannot be entered again
         return pool.submit(asyncio.run, work).result()

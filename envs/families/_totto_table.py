@@ -35,13 +35,13 @@ class Table:
         taken: set[tuple[int, int]] = set()
         try:
             for row, cells in enumerate(rows):
-                self.rows.append(self._lay_out(row, cells, taken))
+                self.rows.append(self._lay_out(row, len(rows), cells, taken))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"not shaped as a ToTTo table ({error!r})") from None
         self.width = max((cell.right for cells in self.rows for cell in cells), default=0)
 
     def _lay_out(
-        self, row: int, cells: Sequence[Mapping[str, Any]], taken: set[tuple[int, int]]
+        self, row: int, count: int, cells: Sequence[Mapping[str, Any]], taken: set[tuple[int, int]]
     ) -> list[Cell]:
         laid: list[Cell] = []
         column = 0
@@ -49,7 +49,9 @@ class Table:
             # Cells of earlier rows reach down into this one.
             while (row, column) in taken:
                 column += 1
-            high, wide = max(1, int(cell["row_span"])), max(1, int(cell["column_span"]))
+            # Some spans reach far below the last row.
+            high = max(1, min(int(cell["row_span"]), count - row))
+            wide = max(1, int(cell["column_span"]))
             if len(taken) + high * wide > _MAX_CELLS:
                 raise ValueError(f"more than {_MAX_CELLS} places")
             taken.update((row + y, column + x) for y in range(high) for x in range(wide))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 Span = tuple[int, int]
@@ -17,16 +18,16 @@ def mentions(sentence: str, value: str) -> list[Span]:
 def locate(sentence: str, values: Mapping[str, Sequence[str]]) -> dict[str, list[Span]]:
     """Return goal id -> where its value stands; `values` holds the forms of each goal's value, best first.
 
-    Longer forms are placed first, and no place belongs to two goals. Goals with one and the same value are
-    left out: which place is whose cannot be known.
+    Longer values are placed first, and no place belongs to two goals. A form that two goals share is not
+    looked for: which place is whose cannot be known.
     """
-    folded = [forms[0].casefold() for forms in values.values()]
+    shared = Counter(form for forms in values.values() for form in {form.casefold() for form in forms})
     found: dict[str, list[Span]] = {}
     taken: list[Span] = []
     for id in sorted(values, key=lambda id: -len(values[id][0])):
-        if folded.count(values[id][0].casefold()) > 1:
-            continue
         for form in values[id]:
+            if shared[form.casefold()] > 1:
+                continue
             free = [span for span in mentions(sentence, form) if not any(_overlap(span, t) for t in taken)]
             if free:
                 found[id] = free

@@ -220,9 +220,8 @@ class SummHay:
 
     def _cannot_pass(self, task: SourceTask, state: IntentState) -> bool:
         """Return whether the citations alone keep the answer that obeys `state` from full credit."""
-        bullets = scoring.bullets_of(self.execute(task, state))
-        wanted = [set(one["wanted"]) for one in task.payload["insights"] if one["wanted"]]
-        return scoring.ceiling(bullets, wanted) < 1
+        wanted = tuple(frozenset(one["wanted"]) for one in task.payload["insights"] if one["wanted"])
+        return _ceiling(self.execute(task, state), wanted) < 1
 
     def _scan(self, source: Path | None, split: str) -> Iterator[SourceTask | Quarantined]:
         if split not in _READERS:
@@ -256,6 +255,11 @@ class SummHay:
         opening = "I need a summary of these documents."
         context = _context(haystack.topic, haystack.documents)
         return SourceTask(haystack.id, self.name, split, opening, context, tuple(goals), payload)
+
+
+@functools.lru_cache(maxsize=10_000)  # the same candidates come again with each seed
+def _ceiling(answer: str, wanted: tuple[frozenset[int], ...]) -> float:
+    return scoring.ceiling(scoring.bullets_of(answer), wanted)
 
 
 @functools.lru_cache(maxsize=2)  # the questions of a topic share one long text

@@ -156,11 +156,9 @@ class Totto:
         return Grade(scores[self.verdict], verdicts[self.verdict], detail)
 
     def _lowers(self, task: SourceTask, state: IntentState) -> bool:
-        """Return whether obeying `state` costs more than the margin."""
-        grade = self.grade(task, self.execute(task, state))
-        if grade.error is not None:
-            raise GraderError(f"{task.id}: {grade.error}")
-        return grade.score < 1 - MARGIN
+        """Return whether obeying `state` costs more than the margin. Raises `GraderError` without sacreBLEU."""
+        answer, references = self.execute(task, state), task.payload["references"]
+        return sentence_bleu(answer, references, official=self.verdict == "official") < 1 - MARGIN
 
     def _scan(self, source: Path | None, split: str) -> Iterator[SourceTask | Quarantined]:
         if split not in self.splits:

@@ -106,6 +106,8 @@ def test_a_table_is_laid_out_with_its_spans() -> None:
     assert table.path(table.at(5, 3)) == "Ferry / Seats"
     assert table.path(table.at(3, 0)) == "Year"
     assert [c.text for c in table.same_column(table.at(3, 2))] == ["Petrel", "Fulmar"]
+    deep = Table([[cell("x", high=10**9), cell("y")], [cell("z")]])
+    assert (deep.at(0, 0).bottom, deep.at(1, 0).left) == (2, 1)
     with pytest.raises(DataError, match=r"\[9, 0\]"):
         table.at(9, 0)
     with pytest.raises(DataError, match="not shaped"):
@@ -370,6 +372,7 @@ def test_values_are_found_as_whole_words() -> None:
     )
     assert places == {"a": [(20, 27)], "b": [(11, 15)], "c": [(0, 3)]}
     assert locate("4 and 4", {"a": ["4"], "b": ["4"]}) == {}  # which is whose cannot be known
+    assert locate("in Riga", {"a": ["Riga, Latvia", "Riga"], "b": ["Riga, Maine", "Riga"]}) == {}
 
 
 def test_sentences_are_rewritten_and_extended() -> None:
