@@ -90,7 +90,8 @@ class Endpoint:
     structured: bool = True
     """Whether `response_format` is sent with a schema. Set False for servers that refuse it."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """More fields of the request body, such as {"chat_template_kwargs": {"enable_thinking": False}}."""
+    """More fields of the request body, such as {"chat_template_kwargs": {"enable_thinking": False}}. One that
+    is None is left out: {"seed": None} for a server that refuses seeds."""
     cache: Path | None = None
     """Folder of the cache; None asks anew each time."""
     usage: Usage = field(default_factory=Usage, compare=False, repr=False)
@@ -156,6 +157,7 @@ class Endpoint:
             "max_tokens": max_tokens,
             **self.extra,
         }
+        body = {name: value for name, value in body.items() if value is not None}
         if schema is not None and self.structured:
             wanted = {"name": "reply", "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": wanted}

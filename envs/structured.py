@@ -93,13 +93,23 @@ def read_json(text: str) -> dict[str, Any]:
 
     Raises `DataError` when there is none, when there are several that differ, or when a key comes twice.
     """
-    said = text.rpartition("</think>")[2]
+    # What stands before the end of thinking is no answer, unless nothing but an answer holds that tag.
+    found = _objects(text.rpartition("</think>")[2]) or _objects(text)
+    if not found:
+        raise DataError(f"the reply holds no JSON object: {text.strip()[:200]!r}")
+    if len(found) > 1:
+        raise DataError(f"the reply holds {len(found)} different JSON objects")
+    return found[0]
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Return the outermost JSON objects in a text, each different one once."""
     decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
     found: list[dict[str, Any]] = []
-    at = said.find("{")
+    at = text.find("{")
     while at >= 0:
         try:
-            value, end = decoder.raw_decode(said, at)
+            value, end = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
             end = at + 1
         except RecursionError:
@@ -107,12 +117,8 @@ def read_json(text: str) -> dict[str, Any]:
         else:
             if value not in found:
                 found.append(value)
-        at = said.find("{", end)
-    if not found:
-        raise DataError(f"the reply holds no JSON object: {said.strip()[:200]!r}")
-    if len(found) > 1:
-        raise DataError(f"the reply holds {len(found)} different JSON objects")
-    return found[0]
+        at = text.find("{", end)
+    return found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

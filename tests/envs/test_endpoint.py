@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stubserver import close, cut, drip, fail, say, serve
+from stubserver import ask_eight, close, cut, drip, fail, say, serve
 
 from envs.endpoint import Endpoint
 from envs.errors import ConfigError, DataError, EndpointError, UnknownName
@@ -33,8 +33,8 @@ SCHEMA = {
 
 
 def endpoint(url: str, **settings: Any) -> Endpoint:
-    settings = {"backoff_s": 0.01, "key_env": "FLUXFORGE_TEST_KEY", **settings}
-    return Endpoint.parse(f"openai:{url}#org/model", **settings)
+    more = {"backoff_s": 0.01, "key_env": "FLUXFORGE_TEST_KEY", **settings}
+    return Endpoint.parse(f"openai:{url}#org/model", **more)
 
 
 def test_what_is_sent_and_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +94,13 @@ def test_a_refusal_is_not_tried_again_and_hides_the_key(monkeypatch: pytest.Monk
             endpoint(stub.url).ask(HELLO)
     assert len(stub.requests) == 1
     assert SECRET not in str(caught.value) and "***" in str(caught.value)
+
+
+def test_a_field_that_is_none_is_left_out() -> None:
+    with serve(say("x")) as stub:
+        endpoint(stub.url, extra={"seed": None, "max_tokens": None, "max_completion_tokens": 7}).ask(HELLO)
+    body = stub.requests[0][2]
+    assert "seed" not in body and "max_tokens" not in body and body["max_completion_tokens"] == 7
 
 
 def test_a_server_that_refuses_the_schema_is_explained() -> None:
@@ -193,18 +200,12 @@ def test_a_damaged_entry_is_asked_anew_and_replaced(tmp_path: Path, damage: str)
     assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == [path.name]
 
 
-def _ask_in_process(arguments: tuple[str, Path]) -> list[str]:
-    url, cache = arguments
-    asked = endpoint(url, cache=cache)
-    return [asked.ask([{"role": "user", "content": str(n)}]).text for n in range(8)]
-
-
 def test_processes_and_threads_that_share_a_cache_agree(tmp_path: Path) -> None:
     # Each request gets another reply, so agreement can only come from the cache.
     with serve(script=lambda number, body: say(f"reply {number}")) as stub:
         context = multiprocessing.get_context("spawn")
         with context.Pool(3) as pool:
-            seen = pool.map(_ask_in_process, [(stub.url, tmp_path)] * 3)
+            seen = pool.map(ask_eight, [(stub.url, tmp_path)] * 3)
         assert seen[0] == seen[1] == seen[2]
         shared = endpoint(stub.url, cache=tmp_path)
         ask = [{"role": "user", "content": "threads"}]
@@ -250,6 +251,7 @@ def test_unknown_kinds_and_settings() -> None:
         ('Sure: {"n": {"deep": "} {"}} done', {"n": {"deep": "} {"}}),
         ('<think>maybe {"n": 2}</think>\n{"n": 1}', {"n": 1}),
         ('{"n": 1}\n{"n": 1}', {"n": 1}),
+        ('{"n": "</think>"}', {"n": "</think>"}),
     ],
 )
 def test_json_is_found_in_its_wrapping(text: str, expected: dict[str, Any]) -> None:
@@ -265,6 +267,7 @@ def test_what_is_no_single_json_object_is_refused(text: str) -> None:
         read_json(text)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.none() | st.lists(st.text())))
 def test_every_object_is_read_back_from_a_fence(value: dict[str, Any]) -> None:
     assert read_json(f"```json\n{json.dumps(value, indent=1)}\n```") == value
