@@ -21,7 +21,7 @@ from envs.errors import GraderError, unknown_name
 from envs.families import _summhay_score as scoring
 from envs.families._summhay_data import Haystack, read_sharded, read_topics
 from envs.intent import Goal, IntentState
-from envs.judge import Coverage, CoverageJudge
+from envs.coverage_judge import Coverage, CoverageJudge
 from envs.task import Grade, Quarantined, SourceTask
 
 VERDICTS = ("strict", "official")

@@ -23,7 +23,7 @@ from envs.errors import ConfigError, DataError, GraderError, MissingFiles, Unkno
 from envs.families._summhay_score import bullets_of, ceiling, citations_of, f1, score
 from envs.families.summhay import FAMILY, SummHay
 from envs.intent import EMPTY, Goal, IntentState
-from envs.judge import Prompt
+from envs.coverage_judge import Prompt
 from envs.task import Quarantined, SourceTask, checked, get_family
 
 DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
@@ -155,9 +155,9 @@ def test_a_judged_summary(task: SourceTask) -> None:
 
 
 def _prompt() -> Path:
-    import envs.judge
+    import envs.coverage_judge
 
-    return Path(envs.judge.__file__).parent / "prompts" / "summhay_coverage.j2"
+    return Path(envs.coverage_judge.__file__).parent / "prompts" / "summhay_coverage.j2"
 
 
 def test_the_official_verdict_numbers_every_line(task: SourceTask) -> None:

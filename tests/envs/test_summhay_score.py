@@ -25,7 +25,7 @@ from envs.families._summhay_score import (
     score,
     verbatim,
 )
-from envs.judge import CoverageJudge
+from envs.coverage_judge import CoverageJudge
 
 DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 LABELLED = DATA / "summhay" / "eval_benchmark_data.json"

@@ -1,4 +1,4 @@
-"""LLM judges: a prompt from a template, a checked JSON verdict, and everything that was said kept."""
+"""The judge of coverage: a prompt from a template, a checked JSON verdict, and all that was said kept."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from stubserver import Action, say, serve
 
 from envs.endpoint import Endpoint
 from envs.errors import ConfigError, MissingFiles
-from envs.judge import Coverage, CoverageJudge, Prompt
+from envs.coverage_judge import Coverage, CoverageJudge, Prompt
 
 
 @pytest.mark.parametrize(
