@@ -16,6 +16,7 @@ dropped on resuming.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -33,16 +34,21 @@ from recipes.machine import PeakMemory, versions
 from recipes.schema import OpdConfig
 
 STATUSES = ("done", "interrupted", "failed")
+REFUSALS = (ConfigError, DataError, MissingFiles)
+"""Errors that say that a run cannot be what it was asked to be."""
 
 
 class RunFolder:
     """An open run folder; only one process has it at a time. Use as a context manager.
 
     When the block is left by an exception and no result was written in it, `result.json` says `interrupted`
-    (Ctrl-C) or `failed`, with the error.
+    (Ctrl-C) or `failed`, with the error. A run that is refused before it has measured anything (one of our own
+    errors: a teacher that does not fit, say) leaves nothing behind, so its name stays free.
     """
 
-    def __init__(self, path: Path, config: OpdConfig, job: str, lock: IO[str]) -> None:
+    def __init__(
+        self, path: Path, config: OpdConfig, job: str, lock: IO[str], *, fresh: bool = False
+    ) -> None:
         self.path = path
         self.config = config
         self.job = job
@@ -50,6 +56,7 @@ class RunFolder:
         self.parts = path / "dialogues"
         self.last_step = 0
         """Step of the last metrics line."""
+        self._fresh = fresh
         self._lock = lock
         self._metrics: IO[str] | None = None
         self._started = time.monotonic()
@@ -73,7 +80,7 @@ class RunFolder:
             check_folder(root, config, resume)
             if not resume:
                 _write_text(path / "config.yaml", resolved_yaml(config))
-            return cls(path, config, job, lock)
+            return cls(path, config, job, lock, fresh=not resume)
         except BaseException:
             lock.close()
             raise
@@ -191,11 +198,27 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is not None and not self._result_written:
+            if isinstance(error, REFUSALS) and self._fresh and self._holds_nothing():
+                self._remove()
+            elif error is not None and not self._result_written:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 self.write_result(status, steps=self.last_step, error=f"{type(error).__name__}: {error}")
         finally:
             self.close()
+
+    def _holds_nothing(self) -> bool:
+        """Say whether nothing was measured, trained or saved yet."""
+        kept = ("metrics.jsonl", "evaluations", "checkpoints", "dialogues", "tracker", "result.json")
+        paths = (self.path / name for name in kept)
+        return not any(any(p.iterdir()) if p.is_dir() else p.is_file() and p.stat().st_size for p in paths)
+
+    def _remove(self) -> None:
+        """Remove what `create` and `rewind` wrote, and the folder unless something else lies in it."""
+        for name in ("metrics.jsonl", "config.yaml", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.parts, self.checkpoints, self.path / "evaluations", self.path):
+            with contextlib.suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     def _close_metrics(self) -> None:
         if self._metrics is not None:

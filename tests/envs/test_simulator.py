@@ -87,7 +87,7 @@ def test_edits_are_realised_verbatim(split: str) -> None:
     for said in says([Add(APPLES)], split=split):
         assert "Tom has 5 apples and eats 2 of them" in said and "s1" not in said
     for said in says([Add(QUESTION)], split=split):
-        assert said.endswith("How many are left?")
+        assert "How many are left?" in said
     for said in says([Replace(BROOKLYN, QUEENS)], IntentState((BROOKLYN,)), split):
         assert "Queens" in said and ("delivery address" in said or "Brooklyn" in said)
     for said in says([Replace(APPLES, PEARS)], IntentState((APPLES,)), split):

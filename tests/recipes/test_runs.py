@@ -266,3 +266,25 @@ def test_metrics_survive_a_cut_at_any_byte(tmp_path: Path) -> None:
     for cut in rng.sample(range(len(raw)), 40):
         (tmp_path / "metrics.jsonl").write_bytes(raw[:cut])
         assert [record["step"] for record in read_metrics(tmp_path)] == list(range(raw[:cut].count(b"\n")))
+
+
+def test_a_run_refused_before_it_measured_anything_leaves_its_name_free(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="teacher"), RunFolder.create(tmp_path, config_of()) as run:
+        run.rewind(0)
+        raise ConfigError("the teacher does not fit")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("the user's own")
+    with pytest.raises(MissingFiles), RunFolder.create(tmp_path, config_of()):
+        raise MissingFiles("no model")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_run_refused_later_or_when_resumed_keeps_what_it_has(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), RunFolder.create(tmp_path, config_of()) as run:
+        run.log_metrics(1, {"loss": 1.0})
+        raise ConfigError("late")
+    assert read_result(tmp_path / "mine")["status"] == "failed"
+    with pytest.raises(ConfigError), RunFolder.create(tmp_path, config_of(), resume=True):
+        raise ConfigError("on resuming")
+    assert len(read_metrics(tmp_path / "mine")) == 1
