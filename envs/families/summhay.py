@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envs.coverage_judge import Coverage, CoverageJudge
 from envs.endpoint import Endpoint
 from envs.errors import GraderError, unknown_name
 from envs.families import _summhay_score as scoring
 from envs.families._summhay_data import Haystack, read_sharded, read_topics
 from envs.intent import Goal, IntentState
-from envs.coverage_judge import Coverage, CoverageJudge
 from envs.task import Grade, Quarantined, SourceTask
 
 VERDICTS = ("strict", "official")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from stubserver import Action, say, serve
-
+from envs.coverage_judge import Coverage, CoverageJudge, Prompt
 from envs.endpoint import Endpoint
 from envs.errors import ConfigError, MissingFiles
-from envs.coverage_judge import Coverage, CoverageJudge, Prompt
+from tests.envs.stubserver import Action, say, serve
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import json
 import multiprocessing
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from stubserver import ask_eight, close, cut, drip, fail, say, serve
-
 from envs.endpoint import Endpoint
 from envs.errors import ConfigError, DataError, EndpointError, UnknownName
+from envs.intent import EMPTY, Add, Goal
+from envs.judge import Judge
 from envs.structured import ask_json, read_json
+from envs.task import SourceTask
+from tests.envs.stubserver import ask_eight, close, cut, drip, fail, say, serve
 
 HELLO = [{"role": "user", "content": "Grüß Gott"}]
 SECRET = "sk-never-print-me"
@@ -297,3 +297,15 @@ def test_a_reply_is_tidied_and_checked_beyond_the_schema() -> None:
         asked = ask_json(endpoint(stub.url), HELLO, SCHEMA, tidy=lambda v: {"n": int(v["n"])}, check=odd)
     assert asked.value == {"n": 3}
     assert "n must be odd" in stub.requests[1][2]["messages"][2]["content"]
+
+
+def test_the_judge_of_messages_speaks_through_it(tmp_path: Path) -> None:
+    goal = Goal("g1", "deliver to Brooklyn", "delivery address", "Brooklyn")
+    task = SourceTask("toy/0", "toy", "train", "I need a delivery.", "", (goal,), {})
+    verdict = {"reason": "it does", "conveys": True, "adds": False, "coherent": True}
+    with serve(say(json.dumps(verdict))) as stub:
+        judge = Judge(endpoint(stub.url, cache=tmp_path))
+        found = [judge.judge([Add(goal)], "Bring it to Brooklyn.", EMPTY, task) for _ in range(2)]
+    assert found[0] == found[1] and found[0].faithful and found[0].error is None
+    assert judge.settings["model"] == "org/model" and len(stub.requests) == 1
+    assert "response_format" in stub.requests[0][2]

@@ -6,16 +6,12 @@ import json
 import os
 import random
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from library_haystack import FACTS, sharded, topic
-from stubserver import Action, fail, say, serve
-
+from envs.coverage_judge import Prompt
 from envs.dialogue import build
 from envs.drift import build_script
 from envs.endpoint import Endpoint
@@ -23,8 +19,9 @@ from envs.errors import ConfigError, DataError, GraderError, MissingFiles, Unkno
 from envs.families._summhay_score import bullets_of, ceiling, citations_of, f1, score
 from envs.families.summhay import FAMILY, SummHay
 from envs.intent import EMPTY, Goal, IntentState
-from envs.coverage_judge import Prompt
 from envs.task import Quarantined, SourceTask, checked, get_family
+from tests.envs.library_haystack import FACTS, sharded, topic
+from tests.envs.stubserver import Action, fail, say, serve
 
 DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 real = pytest.mark.skipif(

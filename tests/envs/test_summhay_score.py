@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envs.coverage_judge import CoverageJudge
 from envs.endpoint import Endpoint, Reply
 from envs.families._summhay_score import (
     bullets_of,
@@ -25,7 +26,6 @@ from envs.families._summhay_score import (
     score,
     verbatim,
 )
-from envs.coverage_judge import CoverageJudge
 
 DATA = Path(os.environ.get("FLUXFORGE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 LABELLED = DATA / "summhay" / "eval_benchmark_data.json"
