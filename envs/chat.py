@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from envs.errors import ConfigError
+from envs.errors import ConfigError, DataError
+from envs.structured import read_json
 
 PROMPTS = Path(__file__).parent / "prompts"
 
@@ -67,15 +68,11 @@ def prompt_hash(names: Sequence[str], schema: Mapping[str, Any]) -> str:
 
 
 def parsed_reply(text: str) -> dict[str, Any] | None:
-    """Return the JSON object of a reply, also where a fence or words stand around it; None if there is none."""
-    start, end = text.find("{"), text.rfind("}")
-    if not 0 <= start < end:
-        return None
+    """Return the one JSON object of a reply (see `read_json`); None if there is none, or none that is clear."""
     try:
-        found = json.loads(text[start : end + 1])
-    except (json.JSONDecodeError, RecursionError):
+        return read_json(text)
+    except DataError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def model_name(endpoint: object, given: str | None) -> str:
