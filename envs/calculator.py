@@ -71,7 +71,7 @@ def _divide(left: Exact, right: Exact) -> Exact:
     if isinstance(left, int) and isinstance(right, int):
         quotient, rest = divmod(left, right)
         return Fraction(left, right) if rest else quotient
-    return exact(left / right)
+    return exact(Fraction(left) / right)
 
 
 def _step(expression: str, result: str) -> Step:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from envs.ast_match import Call, match, parse_calls, render_calls
+from envs.ast_match import argument_faults, match
+from envs.call_syntax import Call, NameMap, parse_calls, render_calls
 from envs.errors import ConfigError, DataError, GraderError, MissingFiles, UnknownName
 from envs.families.bfcl import FAMILY
 from envs.intent import Add, Delete, Goal, Replace, fold
