@@ -13,6 +13,7 @@ its category.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,21 +63,31 @@ def argument_faults(
     Raises as `match`.
     """
     schemas, calls = _prepared(functions, calls, truth, mode)
+    accepted = [_only(one) for one in truth]
+
+    def faults(t: int, c: int) -> Iterator[Fault]:
+        name, arguments = accepted[t]
+        return _call_faults(name, schemas[name], calls[c], arguments, mode)
+
+    pairs: dict[int, int] = {}
+    for t, c in itertools.product(range(len(truth)), range(len(calls))):
+        if t not in pairs and c not in pairs.values() and next(faults(t, c), None) is None:
+            pairs[t] = c
     found = {
-        (t, c): list(_call_faults(name, schemas[name], call, arguments, mode))
-        for t, (name, arguments) in enumerate(map(_only, truth))
-        for c, call in enumerate(calls)
+        (t, c): list(faults(t, c))
+        for t, c in itertools.product(range(len(truth)), range(len(calls)))
+        if t not in pairs and c not in pairs.values()
     }
+    pairs |= _nearest_pairs(found)
     entries: list[dict[str, Any]] = []
-    pairs = _nearest_pairs(found)
-    for t, (name, arguments) in enumerate(map(_only, truth)):
+    for t, (name, arguments) in enumerate(accepted):
         if t not in pairs:
             entries.append(
                 {"call": t, "kind": "missing_call", "message": f"no call of {name!r} for call {t + 1}"}
             )
             continue
         call = calls[pairs[t]]
-        for fault in found[t, pairs[t]]:
+        for fault in found.get((t, pairs[t]), ()):
             entry: dict[str, Any] = {"call": t, "kind": fault.kind, "message": fault.message}
             if fault.argument is not None:
                 entry["argument"] = fault.argument

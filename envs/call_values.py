@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from envs.errors import GraderError
@@ -32,11 +33,7 @@ def official_fault(value: Any, accepted: Sequence[Any], spec: Mapping[str, Any])
 
     Raises `GraderError` for a type that the schema language does not have.
     """
-    try:
-        outer = _TYPES[spec["type"]]
-        inner = _TYPES[spec["items"]["type"]] if spec["type"] in ("array", "tuple") else None
-    except KeyError as error:
-        raise GraderError(f"the schema's type {spec.get('type')!r} cannot be read ({error})") from None
+    outer, inner = _types(spec)
     if spec["type"] == "tuple" and type(value) is tuple:
         value = list(value)
     if outer is float and type(value) is int:
@@ -66,15 +63,26 @@ def official_fault(value: Any, accepted: Sequence[Any], spec: Mapping[str, Any])
     return None if value in accepted else "value_error:others"
 
 
+def _types(spec: Mapping[str, Any]) -> tuple[type, type | None]:
+    """Return the schema's type, and that of the items of a list. Raises `GraderError`."""
+    try:
+        return _TYPES[spec["type"]], _TYPES[spec["items"]["type"]] if spec["type"] in (
+            "array",
+            "tuple",
+        ) else None
+    except KeyError as error:
+        raise GraderError(f"the schema's type {spec.get('type')!r} cannot be read ({error})") from None
+
+
 def strict_fault(value: Any, accepted: Sequence[Any], spec: Mapping[str, Any]) -> str | None:
     """Return what is wrong with one argument, or None. `""` among `accepted` means "left out" and is no value.
 
     Raises as `official_fault`.
     """
-    official = official_fault(value, accepted, spec)  # also checks the schema
+    _types(spec)
     if any(item != "" and same_value(value, item, spec) for item in accepted):
         return None
-    return official or f"value_error:{spec['type']}"
+    return official_fault(value, accepted, spec) or f"value_error:{spec['type']}"
 
 
 def same_value(value: Any, item: Any, spec: Mapping[str, Any]) -> bool:
@@ -83,6 +91,8 @@ def same_value(value: Any, item: Any, spec: Mapping[str, Any]) -> bool:
     In an accepted dict each key has its list of accepted values. Of an item whose type is not the schema's (the name
     of a variable) no form is asked but its own.
     """
+    if type(value) is type(item) and isinstance(value, str | int | float) and value == item:
+        return True
     kind = spec.get("type")
     if kind == "tuple" and isinstance(value, tuple):
         value = list(value)
@@ -111,6 +121,7 @@ def _options(accepted: Any) -> Sequence[Any]:
     return accepted if isinstance(accepted, list) else [accepted]
 
 
+@lru_cache(maxsize=1 << 14)
 def _form(text: str) -> str:
     """Return a text without what is mere form. A comma between digits, a sign, a point and a hyphen stay."""
     text = re.sub(r"(?<![0-9]),|,(?![0-9])", " ", text.lower().replace("'", '"'))
@@ -131,9 +142,12 @@ def _elements_fit(value: list[Any], item: Any, inner: type) -> bool:
 
 def _squash(value: Any) -> Any:
     """Standardise a string as the leaderboard does; other values stay."""
-    if type(value) is not str:
-        return value
-    return re.sub(r"[ ,./\-_*^]", "", value).lower().replace("'", '"')
+    return _squashed(value) if type(value) is str else value
+
+
+@lru_cache(maxsize=1 << 14)
+def _squashed(text: str) -> str:
+    return re.sub(r"[ ,./\-_*^]", "", text).lower().replace("'", '"')
 
 
 def _dict_fits(value: Any, accepted: Any) -> bool:

@@ -95,20 +95,26 @@ def goal_data(id: str, item: Item, pools: Pools) -> dict[str, dict[str, Any]]:
             spec = item.spec(at, argument)
             others = item.others([(at, argument)], other_values(argument, value, spec, pools, rng))
             known = _describe(at, len(item.calls), argument, spec, rng)
-            goals[f"g{len(goals) + 1}"] = known | {"value": value, "others": others}
+            variants = [[text_of(known, other), shown(other)] for other in others]
+            goals[f"g{len(goals) + 1}"] = known | {"value": value, "variants": variants}
     _make_unique(goals)
     return goals
 
 
-def decoy_data(id: str, item: Item, pools: Pools) -> dict[str, dict[str, Any]]:
-    """Return decoy id -> the same data as for goals; each was seen to change both verdicts."""
+def decoy_data(id: str, item: Item, pools: Pools, unmentioned: bool = False) -> dict[str, dict[str, Any]]:
+    """Return decoy id -> the same data as for goals; each was seen to change both verdicts.
+
+    `unmentioned` keeps to arguments for which no value is accepted: shards may well say the others, and a decoy
+    must not contradict a goal.
+    """
     rng = random.Random(f"{id}|decoys")
     calls = item.calls
     found: list[dict[str, Any]] = []
     for at, call in enumerate(calls):
         properties = next(f for f in item.functions if f["name"] == call.name)["parameters"]["properties"]
         for argument, spec in properties.items():
-            if argument in call.arguments:
+            accepted = item.truth[at][call.name].get(argument, [])
+            if argument in call.arguments or (unmentioned and any(value != "" for value in accepted)):
                 continue
             values = item.others([(at, argument)], other_values(argument, None, spec, pools, rng))
             if values:
@@ -163,6 +169,14 @@ def _make_unique(goals: dict[str, dict[str, Any]]) -> None:
 def shown(value: Any) -> str:
     """Return a value as text: strings as they are, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def text_of(known: Mapping[str, Any], value: Any) -> str:
+    """Return the wish that sets an argument to `value`."""
+    text = shown(value)
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        text = ", ".join(shown(item) for item in value) or "an empty list"
+    return known["wording"].replace("{value}", text)
 
 
 def with_argument(call: Call, argument: str, value: Any) -> Call:

@@ -19,7 +19,7 @@ from typing import Any
 from envs.ast_match import MODES, argument_faults, match
 from envs.call_syntax import Call, parse_calls, render_calls
 from envs.errors import DataError, GraderError, unknown_name
-from envs.families._bfcl_item import decoy_data, goal_data, read_item, shown, with_argument
+from envs.families._bfcl_item import decoy_data, goal_data, read_item, shown, text_of, with_argument
 from envs.families._bfcl_shards import apply_shards, link_shards, shard_variants
 from envs.families._bfcl_values import Pools, other_values
 from envs.intent import Goal, IntentState
@@ -75,8 +75,8 @@ class Bfcl:
         if known is None:
             return []
         found = [
-            Goal(f"{base}.v{n}", _text(known, value), goal.slot, shown(value))
-            for n, value in enumerate(known["others"], 1)
+            Goal(f"{base}.v{n}", text, goal.slot, value)
+            for n, (text, value) in enumerate(known["variants"], 1)
         ]
         rng.shuffle(found)
         return found
@@ -84,7 +84,7 @@ class Bfcl:
     def decoys(self, task: SourceTask, rng: random.Random) -> list[Goal]:
         """Return wishes beyond the task: an optional argument that was not asked for, or one call more."""
         found = [
-            Goal(id, _text(decoy, decoy["value"]), decoy["slot"], shown(decoy["value"]))
+            Goal(id, text_of(decoy, decoy["value"]), decoy["slot"], shown(decoy["value"]))
             for id, decoy in task.payload["decoys"].items()
         ]
         rng.shuffle(found)
@@ -168,7 +168,11 @@ class Bfcl:
             return item.others(places, other_values(argument, value, item.spec(at, argument), pools, rng))
 
         shards = link_shards([goal.text for goal in goals], item.calls, truth, others)
-        payload = item.payload() | {"goals": {}, "shards": shards, "decoys": decoy_data(id, item, pools)}
+        payload = item.payload() | {
+            "goals": {},
+            "shards": shards,
+            "decoys": decoy_data(id, item, pools, unmentioned=True),
+        }
         return SourceTask(id, self.name, "sharded", item.opening(), item.context(), goals, payload)
 
     def records(self, source: Path | None, split: str) -> Iterator[dict[str, Any]]:
@@ -203,11 +207,11 @@ class Bfcl:
         if isinstance(item, str):
             return Quarantined(id, item)
         goals = goal_data(id, item, pools)
-        if not any(goal["others"] for goal in goals.values()):
+        if not any(goal["variants"] for goal in goals.values()):
             return Quarantined(id, "no argument has another value that changes the verdict")
         payload = item.payload() | {"goals": goals, "decoys": decoy_data(id, item, pools)}
         listed = tuple(
-            Goal(goal, _text(known, known["value"]), known["slot"], shown(known["value"]))
+            Goal(goal, text_of(known, known["value"]), known["slot"], shown(known["value"]))
             for goal, known in goals.items()
         )
         return SourceTask(id, self.name, split, item.opening(), item.context(), listed, payload)
@@ -273,13 +277,6 @@ def _read(known: Mapping[str, Any], written: str, task_id: str) -> Any:
         return json.loads(written)
     except ValueError:
         raise GraderError(f"{task_id}: {written!r} is no value for {known['slot']!r}") from None
-
-
-def _text(known: Mapping[str, Any], value: Any) -> str:
-    text = shown(value)
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
-        text = ", ".join(shown(item) for item in value) or "an empty list"
-    return known["wording"].replace("{value}", text)
 
 
 FAMILY = Bfcl()

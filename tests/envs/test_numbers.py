@@ -22,6 +22,7 @@ from envs.numbers import extract_number, format_number, parse_number
         (r"so $9{,}500", 9500),
         (r"\boxed{\$9\,500}", 9500),
         ("1/2", Fraction(1, 2)),
+        ("The answer is 36/2.", 18),  # the full stop is no point
         (r"it is \frac{3}{4}", Fraction(3, 4)),
         ("takes 1 1/2 hours", Fraction(3, 2)),
         ("He has 5 + 3 = <<5+3=8>>8.\n#### 18", 18),  # what precedes the marker does not count
