@@ -112,13 +112,11 @@ class Bfcl:
             arguments = argument_faults(functions, calls, truth, self.verdict)
         except GraderError as error:
             return Grade(0.0, False, detail, error=str(error))
-        detail |= {
-            "kind": fault.kind,
-            "message": fault.message,
-            "argument": fault.argument,
-            "arguments": arguments,
-        }
-        return Grade(0.0, False, detail)
+        first = {"kind": fault.kind, "message": fault.message, "argument": fault.argument}
+        if self.verdict == "strict" and fault.kind != "wrong_count":
+            first |= arguments[0]  # of the two calls that are nearest to each other
+        named = {key: first[key] for key in ("kind", "message", "argument")}
+        return Grade(0.0, False, {**detail, **named, "arguments": arguments})
 
     def execute(self, task: SourceTask, state: IntentState) -> str:
         """Write the calls with exactly the arguments of `state`.
