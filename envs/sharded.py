@@ -3,10 +3,10 @@
 A file is one JSON array of `{"task": kind, "task_id": ..., "shards": [{"shard_id", "shard"}, ...], ...}`; what else
 a record holds is the grader's side of its kind, and read by the family of that kind through its hook
 
-    from_record(record) -> SourceTask        or        from_record(record, source) -> SourceTask
+    from_record(record) -> SourceTask | Quarantined        or        from_record(record, source=None) -> the same
 
-where `source` is the folder of benchmark files, for a family that needs some (databases). The shards become the
-goals. They carry no slot and no value: a family gives variants only where it can link a shard to structure (a number
+where `source` is the folder of benchmark files, for a family that needs some (databases). A family raises `DataError`
+for a record that is not shaped as it should be, without naming the file; the loader does. The shards become the goals. They carry no slot and no value: a family gives variants only where it can link a shard to structure (a number
 of a GSM8K shard, an argument's value in a BFCL shard), and decoys where its grader can vouch for them.
 Layout: microsoft/lost_in_conversation, `data/sharded_instructions_600.json` (MIT).
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
+from envs.errors import ConfigError, DataError, FluxForgeError, GraderError, MissingFiles, unknown_name
 from envs.intent import Goal
 from envs.task import Family, Quarantined, SourceTask, check_gold, get_family
 
@@ -59,17 +59,22 @@ def load_sharded(
             seen.add(record["task_id"])
             if record["task"] not in kinds:
                 continue
-            family = get_family(family_of(record))
-            task = _build(family, record, source)
+            task = _build(get_family(family_of(record)), record, source)
+        except GraderError as error:
+            task = Quarantined(record["task_id"], f"the grader failed on the gold answer: {error}")
         except MissingFiles as error:
             raise MissingFiles(f"{where} ({record.get('task_id')}): {error}") from error
         except FluxForgeError as error:
             raise DataError(f"{where}{_named(record)}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
-                f"{where}{_named(record)}: not shaped as a {record['task']} record ({error!r})"
+                f"{where}{_named(record)}: not shaped as a record of kind {record['task']!r} ({error!r})"
             ) from error
-        yield check_gold(family, dataclasses.replace(task, id=f"sharded/{path.stem}/{task.id}", split=SPLIT))
+        id = f"sharded/{path.stem}/{record['task_id']}"
+        if isinstance(task, Quarantined):
+            yield Quarantined(id, task.reason)
+        else:
+            yield check_gold(get_family(task.family), dataclasses.replace(task, id=id, split=SPLIT))
 
 
 def read_records(path: Path) -> list[Any]:
@@ -143,8 +148,8 @@ def sharded_record(record: Mapping[str, Any], shards: Sequence[str]) -> dict[str
     return made
 
 
-def _build(family: Family, record: Mapping[str, Any], source: Path | None) -> SourceTask:
-    hook: Callable[..., SourceTask] | None = getattr(family, "from_record", None)
+def _build(family: Family, record: Mapping[str, Any], source: Path | None) -> SourceTask | Quarantined:
+    hook: Callable[..., SourceTask | Quarantined] | None = getattr(family, "from_record", None)
     if hook is None:
         raise ConfigError(f"family {family.name!r} reads no sharded records; leave this kind out")
     if "source" in inspect.signature(hook).parameters:

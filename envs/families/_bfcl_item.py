@@ -11,6 +11,7 @@ from typing import Any
 
 from envs.ast_match import MODES, match
 from envs.call_syntax import Call
+from envs.errors import GraderError
 from envs.families._bfcl_flags import flags_of
 from envs.families._bfcl_values import Pools, first_accepted, other_values
 
@@ -80,7 +81,10 @@ def read_item(name: str, functions: list[Any], truth: list[dict[str, Any]]) -> I
     if not truth or any(call.name not in schemas for call in calls):
         return "the item holds no accepted call of a function that it offers"
     for mode in MODES:
-        fault = match(functions, calls, truth, mode)
+        try:
+            fault = match(functions, calls, truth, mode)
+        except GraderError as error:
+            return f"the grader failed on the first accepted values: {error}"
         if fault is not None:
             return f"the {mode} grader rejects the first accepted values: {fault.message}"
     return Item(functions, truth, calls, flags_of(name, schemas, truth))

@@ -143,7 +143,7 @@ class Bfcl:
         calls += [with_argument(calls[at], argument, value) for at, argument, value in extra]
         return render_calls(calls)
 
-    def from_record(self, record: Mapping[str, Any], source: Path | None = None) -> SourceTask:
+    def from_record(self, record: Mapping[str, Any], source: Path | None = None) -> SourceTask | Quarantined:
         """Return the task of a sharded record: `function`, `reference_answer`, `task_id`, `shards` are read.
 
         A shard that shows the value of an argument has variants. Other values come from the record alone, or also
@@ -158,7 +158,7 @@ class Bfcl:
         pools = _pools(source) if source is not None else Pools([truth])
         item = read_item(id.rpartition("/")[2], record["function"], truth)
         if isinstance(item, str):
-            raise DataError(item)
+            return Quarantined(id, item)
 
         def others(places: Sequence[tuple[int, str]], value: Any) -> list[Any]:
             at, argument = places[0]

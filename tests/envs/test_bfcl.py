@@ -13,6 +13,7 @@ import pytest
 from envs.ast_match import argument_faults, match
 from envs.call_syntax import Call, NameMap, parse_calls, render_calls
 from envs.errors import DataError, GraderError, MissingFiles, UnknownName
+from envs.families._bfcl_flags import flags_of
 from envs.families.bfcl import FAMILY
 from envs.intent import Add, Delete, Goal, Replace, fold
 from envs.task import Quarantined, SourceTask, checked, get_family
@@ -414,3 +415,37 @@ def test_real_variants_and_decoys_flip() -> None:
     counts = [assert_edits_flip(task) for n, task in enumerate(FAMILY.load(DATA, "test")) if n % 20 == 0]
     assert all(variants > 0 for variants, _ in counts)
     assert sum(decoys > 0 for _, decoys in counts) >= 0.95 * len(counts)
+
+
+@real
+def test_golds_known_to_be_doubtful_are_flagged() -> None:
+    flags = {task.id.removeprefix("bfcl/"): task.payload["flags"] for task in FAMILY.load(DATA, "test")}
+    flagged = {id: " ".join(reasons) for id, reasons in flags.items() if reasons}
+    assert flagged.keys() == {
+        "simple_python_120",
+        "parallel_84",
+        "parallel_155",
+        "parallel_multiple_12",
+        "parallel_multiple_26",
+        "parallel_multiple_75",
+        "parallel_multiple_179",
+    }
+    assert "'permeability'" in flagged["parallel_multiple_12"] and "default" in flagged["parallel_84"]
+
+
+def test_an_answer_from_before_upstreams_corrections_is_flagged() -> None:
+    truth = [{"f": {"x": [1]}}]
+    schemas = {"f": function("f", x="integer")["parameters"]}
+    assert "not the corrected one" in flags_of("parallel_170", schemas, truth)[0]
+    assert flags_of("parallel_171", schemas, truth) == []
+    assert flags_of("parallel_171", schemas, [{"f": {"y": [1, ""]}}]) == [
+        "the answer lists 'y', which f does not have",
+        "the answer has no entry for 'x' of f, so giving it is rejected",
+    ]
+
+
+def test_records_come_in_the_sharded_layout(tmp_path: Path) -> None:
+    simple, parallel = FAMILY.records(write(tmp_path), "test")
+    assert (simple["task"], simple["task_id"]) == ("actions", "sharded-BFCL/simple_python_0")
+    assert simple["function"] == [ROOMS] and parallel["reference_answer"] == TRUTHS[1]
+    assert parallel["test_category"] == "parallel" and "shards" not in parallel
