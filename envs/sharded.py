@@ -6,7 +6,8 @@ a record holds is the grader's side of its kind, and read by the family of that 
     from_record(record) -> SourceTask | Quarantined        or        from_record(record, source=None) -> the same
 
 where `source` is the folder of benchmark files, for a family that needs some (databases). A family raises `DataError`
-for a record that is not shaped as it should be, without naming the file; the loader does. The shards become the goals. They carry no slot and no value: a family gives variants only where it can link a shard to structure (a number
+for a record that is not shaped as it should be, without naming the file; the loader does. The shards become the
+goals. They carry no slot and no value: a family gives variants only where it can link a shard to structure (a number
 of a GSM8K shard, an argument's value in a BFCL shard), and decoys where its grader can vouch for them.
 Layout: microsoft/lost_in_conversation, `data/sharded_instructions_600.json` (MIT).
 """

@@ -17,7 +17,7 @@ from envs.calculator import Exact, Step, evaluate, exact
 from envs.families._gsm8k_text import Number, numbers
 
 # Where the wording hints at a constant, it is explained, and a question number of that value is doubtful.
-_CONSTANTS: dict[Fraction, str] = {
+_CONSTANTS: dict[Exact, str] = {
     Fraction(value): hint
     for value, hint in {
         "2": r"half|halve|double|both|couple|pair|weekend|round.?trip|twin|each other|and back|semi|two",
@@ -105,7 +105,7 @@ def link(texts: Sequence[str], steps: Sequence[Step], answer: Fraction) -> Links
     if steps[-1].result != answer:
         return Links({}, frozenset(), "the last annotation is not the answer")
     question = " ".join(texts).lower()
-    said: dict[Fraction, list[Source]] = {}
+    said: dict[Exact, list[Source]] = {}
     plain: set[tuple[int, int]] = set()
     for g, text in enumerate(texts):
         for n, number in enumerate(numbers(text)):
