@@ -125,25 +125,30 @@ def _json_calls(text: str) -> list[Call] | None:
 def _python_calls(text: str) -> list[Call] | None:
     try:
         body = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python
+        nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
+        return [_call(node) for node in nodes]
+    except (
+        SyntaxError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ):  # no calls that can be read
         return None
-    nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
-    if not all(isinstance(node, ast.Call) for node in nodes):
-        return None
-    calls = []
-    for node in nodes:
-        assert isinstance(node, ast.Call)
-        arguments = {
-            keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg is not None
-        }
-        calls.append(Call(ast.unparse(node.func), arguments, len(node.args)))
-    return calls
+
+
+def _call(node: ast.expr) -> Call:
+    """Raises `ValueError` for what is no call."""
+    if not isinstance(node, ast.Call):
+        raise ValueError("no call")
+    arguments = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    return Call(ast.unparse(node.func), arguments, len(node.args))
 
 
 def _literal(node: ast.expr) -> Any:
     """Return the value of an argument; a name, or whatever is no literal, stands as its own text."""
     match node:
-        case ast.Constant(value=value):
+        case ast.Constant(value=str() | bool() | int() | float() | None as value):
             return value
         case ast.List(elts=items):
             return [_literal(item) for item in items]

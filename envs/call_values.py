@@ -37,7 +37,10 @@ def official_fault(value: Any, accepted: Sequence[Any], spec: Mapping[str, Any])
     if spec["type"] == "tuple" and type(value) is tuple:
         value = list(value)
     if outer is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            return "value_error:others"  # no accepted value is that large
     truth_type = _first_type(accepted)
     # The truth may be of another type than the schema says: a variable, compared as it stands.
     variable = truth_type is not None and truth_type is not outer

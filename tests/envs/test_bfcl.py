@@ -236,7 +236,9 @@ def test_calls_are_read_from_many_shapes(text: str) -> None:
     assert parse_calls(text) == [Call("a.f", {"x": -1, "y": "b"})]
 
 
-@pytest.mark.parametrize("text", ["", "no call", "f(", "[1, 2]", '{"a": 1}', "x" * 200_000, "(" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "no call", "f(", "[1, 2]", '{"a": 1}', "x" * 200_000, "(" * 5000, "f(a=" + "-" * 3000 + "1)"]
+)
 def test_no_call_is_none(text: str) -> None:
     assert parse_calls(text) is None
 
@@ -252,6 +254,16 @@ def test_values_in_python_syntax() -> None:
         "e": "g(1)",
         "h": "1 / 0",
     }
+
+
+def test_absurd_numbers_are_wrong_answers_not_crashes() -> None:
+    huge = "9" * 400
+    assert parse_calls(f"f(x={huge}/3)") is None
+    (call,) = parse_calls(f"f(x={huge}, y=..., z=b'a', w=9**9**9)") or []
+    assert call.arguments == {"x": int(huge), "y": "...", "z": "b'a'", "w": "9 ** 9 ** 9"}
+    assert (
+        kind("float", [1.0], int(huge)) == kind("float", [1.0], int(huge), "strict") == "value_error:others"
+    )
 
 
 def test_calls_with_odd_names_are_written_as_json_and_read_back() -> None:
