@@ -66,7 +66,7 @@ def bfcl_checker() -> Iterator[Callable[[list[Any], list[Any], list[Any], str], 
 def gsm8k_extraction() -> Callable[[str], str]:
     """Return `extract_answer` of openai/grade-school-math ("[invalid]" for none), without its import of torch."""
     path = official_file("grade-school-math/grade_school_math/dataset.py")
-    wanted = [
+    wanted: list[ast.stmt] = [
         node
         for node in ast.parse(path.read_text()).body
         if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("ANS_RE", "INVALID_ANS"))
