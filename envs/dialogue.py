@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from envs.drift import Script, build_script, clean_script, resolve_budget, turn_matched_script
 from envs.errors import ConfigError, FluxForgeError, unknown_name
 from envs.intent import EMPTY, Add, Delete, Edit, Goal, IntentState, Replace
-from envs.simulator import Simulator, TemplateSimulator
+from envs.merge import Merging, draw_groups, merge_script
+from envs.simulator import Simulator, Staged, TemplateSimulator, split_of
 from envs.task import Family, Grade, SourceTask
 
 CONDITIONS = ("clean", "drift", "turn_matched")
@@ -69,15 +70,21 @@ def build(
 
     The three conditions of a task share its id and its final intent; `turn_matched` has as many turns as
     `drift`. Without a `simulator`, training tasks get the training wordings and all others the held-out ones.
+    One with options (`Staged`: a model, noise) leaves its tag in the id, and may merge turns.
     Raises `UnknownName` for a condition or budget, and what `build_script` raises.
     """
     budget = resolve_budget(budget)
-    script = _script(family, task, condition, budget, seed, turns_at_least)
     longer = f"|t{turns_at_least}" if turns_at_least else ""
     dialogue_id = f"{task.id}|{condition}|b{budget}|s{seed}{longer}"
-    if simulator is None:
-        simulator = TemplateSimulator("train" if task.split == "train" else "heldout")
     rng = random.Random(f"wording|{dialogue_id}")
+    merging = None
+    if simulator is None:
+        simulator = TemplateSimulator(split_of(task))
+    elif isinstance(simulator, Staged):
+        merging = simulator.merging
+        dialogue_id += simulator.tag
+        simulator = simulator.staged(dialogue_id, task)
+    script = _script(family, task, condition, budget, seed, turns_at_least, merging)
     turns: list[Turn] = []
     live, total = EMPTY, len(script.turns)
     for t, (edits, state) in enumerate(zip(script.turns, script.states, strict=True)):
@@ -87,14 +94,25 @@ def build(
 
 
 def _script(
-    family: Family, task: SourceTask, condition: str, budget: int, seed: int, turns_at_least: int
+    family: Family,
+    task: SourceTask,
+    condition: str,
+    budget: int,
+    seed: int,
+    turns_at_least: int,
+    merging: Merging | None,
 ) -> Script:
     if condition == "clean":
         return clean_script(task)
     if condition not in CONDITIONS:
         raise unknown_name("condition", condition, CONDITIONS)
     drift = build_script(family, task, budget, seed, turns_at_least=turns_at_least)
-    return drift if condition == "drift" else turn_matched_script(task, len(drift.turns), seed)
+    script = drift if condition == "drift" else turn_matched_script(task, len(drift.turns), seed)
+    if merging is None:
+        return script
+    # One cut for all conditions, so that they keep as many turns.
+    rng = random.Random(f"merge|{task.id}|{budget}|{seed}|{turns_at_least}")
+    return merge_script(script, draw_groups(drift, merging, rng))
 
 
 class Env:

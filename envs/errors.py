@@ -42,6 +42,10 @@ class GraderError(FluxForgeError, RuntimeError):
     """The grader itself failed (crash, timeout, missing database). Never a wrong answer."""
 
 
+class EndpointError(FluxForgeError, ConnectionError):
+    """A chat endpoint refused, failed until retries or deadline ran out, or answered with what is no reply."""
+
+
 class EngineError(FluxForgeError, RuntimeError):
     """An engine answered wrongly or cannot do what was asked."""
 

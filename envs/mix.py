@@ -105,7 +105,7 @@ class DialogueStream(Iterator[Dialogue]):
     """Dialogues of several families in turn. `index` is the cursor: the number of the next dialogue.
 
     Dialogue i is of family i mod F and its task i div F; its condition is drawn by i from `condition_mix`, and
-    `alias_share` of the dialogues get made-up slot names (`envs/alias.py`).
+    `alias_share` of the dialogues get made-up slot names and values (`envs/alias.py`).
     """
 
     def __init__(

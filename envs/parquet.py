@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envs.dialogue import CONDITIONS, Dialogue, Turn
-from envs.errors import DataError, FluxForgeError, MissingFiles
+from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles
 from envs.intent import (
     EMPTY,
     edit_from_dict,
@@ -30,6 +30,7 @@ from envs.intent import (
 SCHEMA_NAME = "fluxforge.dialogue"
 SCHEMA_VERSION = "1"
 ROWS_PER_GROUP = 512
+_FORMAT_KEYS = frozenset({"schema", "schema_version", "ARROW:schema"})
 
 _TEXT = pa.string()
 _GOAL = pa.struct(
@@ -85,9 +86,15 @@ SCHEMA = pa.schema(
 
 
 def write_dialogues(
-    path: Path | str, dialogues: Iterable[Dialogue], rows_per_group: int = ROWS_PER_GROUP
+    path: Path | str,
+    dialogues: Iterable[Dialogue],
+    rows_per_group: int = ROWS_PER_GROUP,
+    notes: Callable[[], Mapping[str, str]] | None = None,
 ) -> int:
     """Write dialogues to a Parquet file, one row group at a time; return how many were written.
+
+    `notes` is called after the last dialogue; what it returns is kept in the file's metadata (`read_notes`).
+    Names that the format itself uses raise `ConfigError`.
 
     The file appears under its name only when it is complete and on disk; if anything fails, an older file of
     that name stays as it was. Raises what the iterable raises, and `OSError` of the file system.
@@ -103,6 +110,8 @@ def write_dialogues(
                 while group := list(itertools.islice(rows, rows_per_group)):
                     writer.write_table(pa.Table.from_pylist([_to_row(d) for d in group], schema=SCHEMA))
                     count += len(group)
+                if notes is not None:
+                    writer.add_key_value_metadata(_checked_notes(notes()))
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
@@ -134,6 +143,31 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
         raise DataError(
             f"{path}: cut short or corrupted, unreadable from row {row} on ({error}); make the file anew"
         ) from error
+
+
+def read_notes(path: Path | str) -> dict[str, str]:
+    """Return the notes that were written with a file's dialogues; none in a file without notes.
+
+    Raises `MissingFiles` or `DataError` as `read_dialogues` does.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFiles(f"no dialogue file at {path}; write one with `write_dialogues` or name another")
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_schema(path, file.schema_arrow)
+            written = file.metadata.metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cut short or corrupted ({error}); make the file anew") from error
+    return {
+        key.decode(): value.decode() for key, value in written.items() if key.decode() not in _FORMAT_KEYS
+    }
+
+
+def _checked_notes(notes: Mapping[str, str]) -> dict[str, str]:
+    if taken := sorted(_FORMAT_KEYS & notes.keys()):
+        raise ConfigError(f"notes of a dialogue file cannot be called {taken}: the format uses these names")
+    return dict(notes)
 
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:

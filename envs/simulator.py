@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import random
-import re
 import string
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from envs.errors import unknown_name
 from envs.intent import EMPTY, Add, Delete, Edit, Goal, IntentState, Replace, Switch
 from envs.wording import SETS
+from envs.words import mentions
+
+if TYPE_CHECKING:
+    from envs.merge import Merging
+    from envs.task import SourceTask
 
 _VERBS = """
 add answer apply arrange ask assign attend bill board book bring buy call charge check choose claim
@@ -51,6 +55,30 @@ class Simulator(Protocol):
         without edits is small talk. The first message starts with `opening`. `live` is the state before the
         turn: it tells which references would be ambiguous and is never restated.
         """
+        ...
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A simulator with options. `build` asks for them, so that a dialogue's id and text follow from them."""
+
+    @property
+    def tag(self) -> str:
+        """What the options add to the id of a dialogue, "" for nothing; equal tags mean equal options."""
+        ...
+
+    @property
+    def merging(self) -> Merging | None:
+        """How neighbouring turns become one message; None for one edit a message."""
+        ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All options as JSON data, to be recorded beside the dialogues."""
+        ...
+
+    def staged(self, dialogue_id: str, task: SourceTask) -> Simulator:
+        """Return the simulator of one dialogue."""
         ...
 
 
@@ -100,9 +128,9 @@ class TemplateSimulator:
                 kind, fields = _replace(old, new, rng, live)
             case Delete(goal):
                 fields = _fields(goal)
-                by_slot = "value" in fields and _slot_is_clear(goal, live) and rng.random() < 0.7
+                by_slot = "value" in fields and slot_is_clear(goal, live) and rng.random() < 0.7
                 kind = "delete_slot" if by_slot else "delete_text"
-                fields["text"] = _bare(goal)  # in quotation marks any text may stand
+                fields["text"] = bare(goal)  # in quotation marks any text may stand
             case Switch(_, function):
                 kind, fields = "switch", {"new": function}
         return self._draw(kind, fields, first, rng)
@@ -116,22 +144,40 @@ class TemplateSimulator:
         return said
 
 
+def live_beside(live: IntentState, edits: Sequence[Edit], at: int) -> IntentState:
+    """Return what is live for edit number `at` of a message: the state before it, and what its other edits state.
+
+    References must be clear among all of these. With `at` -1 it is what all edits state.
+    """
+    goals = {goal.id: goal for goal in live.goals}
+    for n, edit in enumerate(edits):
+        stated = edit.goal if isinstance(edit, Add) else edit.new if isinstance(edit, Replace) else None
+        if n != at and stated is not None:
+            goals[stated.id] = stated
+    return IntentState(tuple(goals.values()), live.function)
+
+
+def split_of(task: SourceTask) -> str:
+    """Return the wording split of a task: training tasks get "train", all others "heldout"."""
+    return "train" if task.split == "train" else "heldout"
+
+
 def _replace(old: Goal, new: Goal, rng: random.Random, live: IntentState) -> tuple[str, dict[str, str]]:
     """Return the kind of template and its fields: by slot, by old value or by text, as is unambiguous."""
     if old.value is None or new.value is None or new.slot is None:
-        return "replace_text", {"old": _bare(old), "new": _bare(new)}
+        return "replace_text", {"old": bare(old), "new": bare(new)}
     fields = {"old": old.value, "new": new.value}
-    slot_clear, old_clear = _slot_is_clear(old, live), _value_is_clear(old, live)
+    slot_clear, old_clear = slot_is_clear(old, live), value_is_clear(old, live)
     if slot_clear and not (old_clear and rng.random() < 0.4):
         slot = _the(new.slot)
         return "replace_slot", {**fields, "slot": slot, "Slot": _capital(slot)}
     if old_clear:
         return "replace_old", fields
-    return "replace_text", {"old": _bare(old), "new": _bare(new)}
+    return "replace_text", {"old": bare(old), "new": bare(new)}
 
 
 def _fields(goal: Goal) -> dict[str, str]:
-    text = _bare(goal)
+    text = bare(goal)
     fields = {"sentence": _sentence(goal.text)}
     if not text.endswith(("!", "?")):  # it can stand in the middle of a sentence
         fields["text"] = text
@@ -156,11 +202,11 @@ def _usable(split: str, kind: str, fields: frozenset[str], first: bool) -> tuple
     return tuple(usable)
 
 
-def _slot_is_clear(goal: Goal, live: IntentState) -> bool:
+def slot_is_clear(goal: Goal, live: IntentState) -> bool:
     return goal.slot is not None and not any(o.slot == goal.slot for o in live.goals if o.id != goal.id)
 
 
-def _value_is_clear(goal: Goal, live: IntentState) -> bool:
+def value_is_clear(goal: Goal, live: IntentState) -> bool:
     """Return whether the goal's value stands, as a word, in no other live goal."""
     value = goal.value
     if value is None:
@@ -175,14 +221,14 @@ def _value_is_clear(goal: Goal, live: IntentState) -> bool:
     return True
 
 
-def mentions(text: str, value: str) -> bool:
-    """Return whether `value` stands in `text` as whole words, in any case."""
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+def closed(text: str) -> str:
+    """Return the text with a mark at its end, so that another sentence may follow."""
+    return text if text.endswith((".", "!", "?", "\u2026", ":")) else text + "."
 
 
 def _bullets(edits: Sequence[Edit]) -> list[str]:
     goals = [edit.goal for edit in edits if isinstance(edit, Add)]
-    return [f"- {_bare(g) if _shows_value(g) else f'{g.slot}: {g.value}'}" for g in goals]
+    return [f"- {bare(g) if _shows_value(g) else f'{g.slot}: {g.value}'}" for g in goals]
 
 
 def _shows_value(goal: Goal) -> bool:
@@ -192,7 +238,7 @@ def _shows_value(goal: Goal) -> bool:
     return goal.value in goal.text and goal.value in _capital(goal.text)
 
 
-def _bare(goal: Goal) -> str:
+def bare(goal: Goal) -> str:
     """Return a goal's text without its full stop, unless that belongs to its value."""
     text = goal.text.strip()
     return text if (goal.value or "").endswith(".") else text.removesuffix(".")

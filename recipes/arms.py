@@ -33,7 +33,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "imitation": {"loss": "imitation", "teacher": "oracle"},
     "privileged": {"loss": "full", "teacher": "privileged"},
     "expert": {"loss": "expert", "teacher": "oracle"},
-    "state": {"loss": "state", "teacher": "oracle", "group": 4, "opd_dialogues": 4},
+    "state": {"loss": "state", "teacher": "oracle", "group": 4, "opd_dialogues": 2},
 }
 """What differs between arms; everything else is the recipe's. `state` needs groups, so it takes fewer dialogues."""
 UNBOUNDED = 10_000

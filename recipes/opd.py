@@ -270,6 +270,7 @@ def student_config(config: OpdConfig, model: str) -> StudentConfig:
         clip=student.clip,
         tokens_per_micro=student.tokens_per_micro,
         gradient_checkpointing=student.gradient_checkpointing,
+        freeze_embeddings=student.freeze_embeddings,
         seed=config.seed,
         device=training_device(),
     )

@@ -154,6 +154,8 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
     computed = _bytes(config.student.dtype)
     lora = config.student.lora
     trained = weights if lora is None else _adapter_parameters(size, lora.rank, len(lora.targets)) / GIB
+    if lora is None and config.student.freeze_embeddings:
+        trained -= size.vocab * size.hidden / GIB
     plan.memory["student weights"] = computed * weights
     # Where the computation is in float32 the parameters are their own masters, and their own gradients.
     plan.memory["masters, gradients, AdamW moments"] = (16 if computed == 2 else 12) * trained

@@ -79,7 +79,7 @@ class EnvSettings(Part):
     condition_mix: dict[str, float] = {"drift": 1.0}
     """Share of each condition among the training dialogues; scaled to sum 1."""
     alias_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of training dialogues whose slots get made-up names, so that names are read and not remembered."""
+    """Share of training dialogues with made-up slot names and values, so that they are read, not remembered."""
     protocol: Literal["log", "full"] = "log"
     """`log`: the tracker appends edits; `full`: it rewrites the whole state each turn."""
     base: Literal["templates"] = "templates"
@@ -241,6 +241,8 @@ class StudentSettings(Part):
     """Tokens of one forward and backward pass."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
+    freeze_embeddings: bool = False
+    """Train all weights but those of the input and output embeddings; with an adapter they are never trained."""
 
     @field_validator("betas")
     @classmethod

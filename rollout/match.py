@@ -2,12 +2,13 @@
 
 Structured goals (slot and value). An item says the goal when
   1. its text and the value are the same sequence of words once slot words and filler words are taken out of
-     both (numbers exact: "1,000" is "1000", "40" is not "14", "two" is "2", "$40" is "40 dollars"), and
+     both (numbers exact: "1,000" is "1000", "40" is not "14", "two" is "2", "$40" is "40 dollars"), or its
+     text quotes the goal's own words around the value ("8 hours a week" of "plan 8 hours a week"), and
   2. its name says the slot: it holds at least `SLOT_OVERLAP` of the slot's words, and of no other slot in
      play more, so that two slots with the same value are told apart and "return date" is not "delivery date".
      Where the name says no slot in play, the words beside the value in the text may say it ("money: budget
-     40"), or at least `SLOT_OVERLAP` of the name's words are in the goal's own text ("shrinks" for "it
-     shrinks by half", whose slot "shrinkage" no user ever says).
+     40"), or at least `SLOT_OVERLAP` of the name's words are in the goal's own text or that of a variant
+     ("shrinks" for "it shrinks by half", whose slot "shrinkage" no user ever says).
 Free text (no value). An item says the goal when the token F1 of the two texts is at least `TEXT_F1`, both
 hold the same numbers as often, and both negate as often.
 
@@ -118,21 +119,31 @@ def _row(key: str, text: str, goals: Sequence[Goal]) -> list[float]:
     """Return an item's similarity to each goal."""
     slots = {goal.slot for goal in goals if goal.slot and goal.value}
     named = max((slot_overlap(slot, key) for slot in slots), default=0.0)
-    return [_item_says(key, text, goal, named) for goal in goals]
+    told: dict[str, str] = {}
+    for goal in goals:
+        told[_origin(goal)] = f"{told.get(_origin(goal), '')} {goal.text}"
+    return [_item_says(key, text, goal, named, told[_origin(goal)]) for goal in goals]
 
 
-def _item_says(key: str, text: str, goal: Goal, named: float) -> float:
-    """Return an item's similarity to a goal; `named` is how well its name says the slot it says best."""
+def _origin(goal: Goal) -> str:
+    """Return the id that a goal shares with its variants ("g2" of "g2.v1")."""
+    return goal.id.partition(".")[0]
+
+
+def _item_says(key: str, text: str, goal: Goal, named: float, told: str) -> float:
+    """Return an item's similarity to a goal. `named` is how well its name says the slot it says best, `told` the
+    words of the goal and of its variants.
+    """
     if not (goal.slot and goal.value):
         return max(_text_similarity(text, goal.text), _text_similarity(f"{key} {text}", goal.text))
-    if not _same_value(text, goal.value, goal.slot):
+    if not (_same_value(text, goal.value, goal.slot) or _quotes(text, goal.value, goal.text)):
         return 0.0
     if named >= SLOT_OVERLAP:
         overlap = slot_overlap(goal.slot, key)
         return overlap if overlap == named else 0.0
     value = tokens(goal.value)
     beside = " ".join(token for token in tokens(text) if token not in value)
-    for share in (slot_overlap(goal.slot, f"{key} {beside}"), slot_overlap(key, goal.text)):
+    for share in (slot_overlap(goal.slot, f"{key} {beside}"), slot_overlap(key, told)):
         if share >= SLOT_OVERLAP:
             return _INDIRECT * share
     return 0.0
@@ -161,6 +172,19 @@ def _same_value(text: str, value: str, slot: str) -> bool:
         if strip(wanted):  # a value made of nothing but slot words or fillers is compared with them kept in
             return strip(said) == strip(wanted)
     return " ".join(text.split()).casefold() == " ".join(value.split()).casefold()
+
+
+@lru_cache(maxsize=65536)
+def _quotes(text: str, value: str, goal_text: str) -> bool:
+    """Return whether `text` is a run of the goal's own words that holds its value."""
+    said = tokens(text)
+    return _holds(said, tokens(value)) and _holds(tokens(goal_text), said)
+
+
+def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
+    """Return whether `run`, not empty, stands in `words` without a gap."""
+    size = len(run)
+    return size > 0 and any(tuple(words[i : i + size]) == tuple(run) for i in range(len(words) - size + 1))
 
 
 @lru_cache(maxsize=65536)

@@ -135,7 +135,7 @@ def start_opd(parts: Parts, settings: LoopSettings, state: LoopState) -> None:
 
 def warmup_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepRecord:
     started, first = time.monotonic(), state.cursor
-    dialogues, rows = _imitation_rows(parts, settings, state)
+    dialogues, rows = _imitation_rows(parts, settings, state, settings.privileged_share)
     metrics = parts.student.step(rows, "expert")
     return _finish(parts, state, "warmup", first, dialogues, [], rows, metrics, started)
 
@@ -143,7 +143,7 @@ def warmup_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepR
 def opd_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepRecord:
     started, first = time.monotonic(), state.cursor
     if settings.loss == "imitation":
-        dialogues, rows = _imitation_rows(parts, settings, state)
+        dialogues, rows = _imitation_rows(parts, settings, state, privileged_share=0.0)
         metrics = parts.student.step(rows, "expert")
         return _finish(parts, state, "opd", first, dialogues, [], rows, metrics, started)
 
@@ -246,12 +246,12 @@ def restore_teacher(student: Student, weights: Mapping[str, Tensor]) -> ModelTea
 
 
 def _imitation_rows(
-    parts: Parts, settings: LoopSettings, state: LoopState
+    parts: Parts, settings: LoopSettings, state: LoopState, privileged_share: float
 ) -> tuple[list[Dialogue], list[Row]]:
     first = state.cursor
     dialogues = [parts.stream.dialogue_at(first + i) for i in range(settings.warmup_dialogues)]
     state.cursor += len(dialogues)
-    hinted = round(settings.privileged_share * len(dialogues))
+    hinted = round(privileged_share * len(dialogues))
     rows = [
         oracle_row(dialogue, parts.renderer, parts.protocol, parts.replies, privileged=i < hinted)
         for i, dialogue in enumerate(dialogues)

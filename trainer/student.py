@@ -66,6 +66,8 @@ class StudentConfig:
     clip: float = 1.0
     tokens_per_micro: int = 1280
     gradient_checkpointing: bool = False
+    freeze_embeddings: bool = False
+    """Leave input and output embeddings as they are, so that words never trained on keep their place among the rest."""
     packing: Literal["auto", "padded"] = "auto"
     seed: int = 0
     device: str = "cpu"
@@ -97,6 +99,9 @@ class Student:
         self.tied = base.get_output_embeddings().weight is base.get_input_embeddings().weight
         self.base: Any = base
         self.model: Any = base if config.lora is None else add_lora(base, config.lora)
+        if config.freeze_embeddings:
+            base.get_input_embeddings().weight.requires_grad_(False)
+            base.get_output_embeddings().weight.requires_grad_(False)
         self.model.train()
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})

@@ -17,7 +17,7 @@ from envs.numbers import parse_number
 from envs.sandbox_sql import Refused, Row, extract_sql, same_rows
 from envs.task import Grade, SourceTask
 from envs.vocab.sql_slots import FILTERS, SqlSlot, grid, schema_of, slots_of, with_unit
-from envs.vocab.sql_words import SCHEMAS, STYLES, Column
+from envs.vocab.sql_words import SCHEMAS, Column, Style
 
 Pairs = tuple[tuple[str | None, str | None], ...]  # (slot, value) of each goal
 
@@ -207,7 +207,7 @@ def _split_state(split: str, table: str, base: Database, pairs: Pairs) -> tuple[
 
 def _draw(split: str, table: str, base: Database, count: int, rng: random.Random) -> list[tuple[str, str]]:
     """Draw (slot, value) pairs of a query whose filters all hold for one row."""
-    slots, style = slots_of(split, table), STYLES[split]
+    slots, style = slots_of(split, table), schema_of(split, table).style
     chosen: list[tuple[str, str]] = []
 
     def take(name: str) -> None:
@@ -232,14 +232,14 @@ def _draw(split: str, table: str, base: Database, count: int, rng: random.Random
         if len(chosen) >= count:
             break
         if one.column is not None and one.column.name not in columns:
-            value = _holding(split, one, one.column, row[one.column.name], rng)
+            value = _holding(style, one, one.column, row[one.column.name], rng)
             if value is not None:
                 columns.add(one.column.name)
                 chosen.append((one.slot.name, value))
     return chosen
 
 
-def _holding(split: str, one: SqlSlot, column: Column, cell: Any, rng: random.Random) -> str | None:
+def _holding(style: Style, one: SqlSlot, column: Column, cell: Any, rng: random.Random) -> str | None:
     """Return a value of a filter that `cell` satisfies; None if no value on the grid does."""
     match one.role:
         case "equal":
@@ -258,12 +258,8 @@ def _holding(split: str, one: SqlSlot, column: Column, cell: Any, rng: random.Ra
         case "between" if below and above and above[-1] > below[0]:
             low, high = rng.choice(below), rng.choice(above)
             if low < high:
-                return with_unit_span(split, low, high, column)
+                return style.between_value.format(low, with_unit(high, column))
     return None
-
-
-def with_unit_span(split: str, low: int, high: int, column: Column) -> str:
-    return STYLES[split].between_value.format(low, with_unit(high, column))
 
 
 def _sound(split: str, table: str, base: Database, chosen: Sequence[tuple[str, str]]) -> bool:
@@ -320,7 +316,7 @@ def _query(split: str, table: str, state: Pairs) -> str:
 @functools.lru_cache(maxsize=50_000)
 def _condition(split: str, table: str, name: str, value: str) -> Condition:
     """Return what a filter goal asks for. Raises `GraderError` for a value that the slot cannot take."""
-    one, style = slots_of(split, table)[name], STYLES[split]
+    one, style = slots_of(split, table)[name], schema_of(split, table).style
     column = one.column.sql if one.column is not None else ""
     match one.role:
         case "least" | "most":
@@ -350,14 +346,15 @@ def _fragment(split: str, table: str, name: str, value: str) -> str:
 @functools.cache
 def _shapes(split: str, table: str) -> dict[str, dict[str, str]]:
     """Return, for the roles with a closed list of values, value -> SQL."""
-    schema, style = schema_of(split, table), STYLES[split]
+    schema = schema_of(split, table)
+    style = schema.style
     columns = {column.name: column for column in (*schema.columns, *schema.parent_columns)}
     found: dict[str, dict[str, str]] = {"sort": {}, "summary": {style.count: "COUNT(*)"}, "unique": {}}
     for column in schema.columns:
         if column.kind == "number":
             found["sort"][style.down.format(column.name)] = f" ORDER BY {column.sql} DESC"
             found["sort"][style.up.format(column.name)] = f" ORDER BY {column.sql}"
-            for template, function in _functions(split):
+            for template, function in _functions(style):
                 found["summary"][template.format(column.name)] = f"{function}({column.sql})"
     found["group"] = {name: column.sql for name, column in columns.items()}
     pairs = itertools.permutations(columns, 2)
@@ -367,8 +364,7 @@ def _shapes(split: str, table: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _functions(split: str) -> tuple[tuple[str, str], ...]:
-    style = STYLES[split]
+def _functions(style: Style) -> tuple[tuple[str, str], ...]:
     return (style.mean, "AVG"), (style.top, "MAX"), (style.bottom, "MIN"), (style.total, "SUM")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envs.vocab import BOOLEAN, Pool, Slot, slot, strings
-from envs.vocab.sql_words import SCHEMAS, STYLES, Column, Schema, Style
+from envs.vocab.sql_words import SCHEMAS, Column, Schema, Style
 
 Role = Literal["output", "equal", "other", "least", "most", "between", "initial", "sort", "limit", "unique",
                "summary", "group"]  # fmt: skip
@@ -30,11 +30,11 @@ class SqlSlot:
 @functools.cache
 def slots_of(split: str, table: str) -> dict[str, SqlSlot]:
     """Return slot name -> slot for one schema of a split."""
-    schema, style = schema_of(split, table), STYLES[split]
+    schema = schema_of(split, table)
     found: list[SqlSlot] = []
     for column in (*schema.columns, *schema.parent_columns):
-        found += _filters(column, style)
-    found += _shape(schema, style)
+        found += _filters(column, schema.style)
+    found += _shape(schema)
     return {one.slot.name: one for one in found}
 
 
@@ -99,7 +99,8 @@ def _filters(column: Column, style: Style) -> list[SqlSlot]:
     ]  # fmt: skip
 
 
-def _shape(schema: Schema, style: Style) -> list[SqlSlot]:
+def _shape(schema: Schema) -> list[SqlSlot]:
+    style = schema.style
     own = [column.name for column in schema.columns]
     numbers = [column.name for column in schema.columns if column.kind == "number"]
     categories = [column.name for column in schema.columns if column.kind == "category"]

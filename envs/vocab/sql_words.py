@@ -27,18 +27,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """A main table and the table it refers to by `<parent>_id`; both have an `id`."""
-
-    table: str
-    columns: tuple[Column, ...]
-    parent: str
-    parent_columns: tuple[Column, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Style:
-    """How one split names what is not a column: `{}` is the column."""
+    """How the questions over a schema name what is not a column: `{}` is the column."""
 
     least: str
     most: str
@@ -62,6 +52,17 @@ class Style:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A main table and the table it refers to by `<parent>_id`; both have an `id`."""
+
+    table: str
+    columns: tuple[Column, ...]
+    parent: str
+    parent_columns: tuple[Column, ...]
+    style: Style
+
+
 def label(name: str, values: Pool) -> Column:
     return Column(name, "label", values)
 
@@ -74,7 +75,8 @@ def number(name: str, low: int, high: int, unit: str = "") -> Column:
     return Column(name, "number", None, low, high, unit)
 
 
-TRAIN_STYLE = Style(
+# Each schema for training has a style of its own, so that no name for a role is learnt as the only one.
+_PLAIN = Style(
     least="minimum {}", most="maximum {}", between="{} range", between_value="{} to {}", other="excluded {}",
     initial="initial letter", output="output columns", sort="sort order", down="{}, highest first",
     up="{}, lowest first", limit="row limit", limit_value="{} rows", unique="unique rows", summary="summary",
@@ -82,7 +84,43 @@ TRAIN_STYLE = Style(
     group="grouping",
 )  # fmt: skip
 
-HELDOUT_STYLE = Style(
+_OFFICE = Style(
+    least="lowest {}", most="highest {}", between="{} interval", between_value="{} up to {}", other="banned {}",
+    initial="beginning letter", output="returned columns", sort="row order", down="descending {}",
+    up="ascending {}", limit="list length", limit_value="{} entries", unique="distinct entries",
+    summary="figure", mean="{} on average", top="greatest {}", bottom="least {}", total="{} altogether",
+    count="count of entries", group="split",
+)  # fmt: skip
+_SHOP = Style(
+    least="{} floor", most="{} cap", between="{} window", between_value="{} till {}", other="forbidden {}",
+    initial="start letter", output="visible columns", sort="arrangement", down="{} from high to low",
+    up="{} from low to high", limit="page size", limit_value="{} records", unique="doubles dropped",
+    summary="aggregate", mean="typical {}", top="top {}", bottom="minimal {}", total="all {} together",
+    count="record count", group="category",
+)  # fmt: skip
+_LEAGUE = Style(
+    least="{} threshold", most="{} limit", between="{} bracket", between_value="{} and up to {}",
+    other="vetoed {}", initial="opening letter", output="listed attributes", sort="list order",
+    down="{} (high to low)", up="{} (low to high)", limit="hit maximum", limit_value="{} hits",
+    unique="single occurrence", summary="key number", mean="{} average", top="record {}", bottom="poorest {}",
+    total="{} total", count="hit count", group="segment",
+)  # fmt: skip
+_KITCHEN = Style(
+    least="bottom {}", most="top {}", between="{} band", between_value="{} - {}", other="disliked {}",
+    initial="starting letter", output="printed details", sort="sequence", down="falling {}", up="rising {}",
+    limit="size limit", limit_value="{} matches", unique="no duplicates", summary="headline number",
+    mean="usual {}", top="extreme {}", bottom="slightest {}", total="overall {}", count="match count",
+    group="classification",
+)  # fmt: skip
+_BROKER = Style(
+    least="starting {}", most="final {}", between="{} reach", between_value="{} upwards to {}",
+    other="unsuitable {}", initial="front letter", output="requested details", sort="priority",
+    down="most {} first", up="least {} first", limit="shortlist size", limit_value="{} picks",
+    unique="one each", summary="calculation", mean="middle {}", top="ultimate {}", bottom="bottom {}",
+    total="combined {}", count="pick count", group="partition",
+)  # fmt: skip
+
+_HELDOUT = Style(
     least="smallest {}", most="largest {}", between="{} span", between_value="{} through {}", other="unwanted {}",
     initial="leading character", output="shown fields", sort="ranking", down="{}, decreasing",
     up="{}, increasing", limit="result ceiling", limit_value="{} lines", unique="repeats removed",
@@ -108,6 +146,7 @@ TRAIN_SCHEMAS = (
             label("author name", TRAIN.people),
             category("author country", "Norway | Chile | Kenya | Canada | Portugal | Greece"),
         ),
+        _PLAIN,
     ),
     Schema(
         "employees",
@@ -125,6 +164,7 @@ TRAIN_SCHEMAS = (
             label("office city", TRAIN.cities),
             category("office region", "north | south | east | west | central | overseas"),
         ),
+        _OFFICE,
     ),
     Schema(
         "products",
@@ -143,6 +183,7 @@ TRAIN_SCHEMAS = (
             label("supplier name", combine("{} {}", "Harbor | Cedar | Bishop | King | Market", "Trading | Supply | Goods")),
             category("supplier country", "Chile | Kenya | Canada | Portugal | Greece | Norway"),
         ),
+        _SHOP,
     ),
     Schema(
         "players",
@@ -160,6 +201,7 @@ TRAIN_SCHEMAS = (
             label("club name", combine("{} {}", "Lisbon | Oslo | Denver | Madrid | Vienna | Prague", "United | Rovers | Stars")),
             category("league", "premier | second division | regional | amateur | women's | junior"),
         ),
+        _LEAGUE,
     ),
     Schema(
         "recipes",
@@ -178,6 +220,7 @@ TRAIN_SCHEMAS = (
             label("chef name", TRAIN.people),
             category("chef training", "Paris | Rome | Bangkok | Tokyo | Madrid | Copenhagen"),
         ),
+        _KITCHEN,
     ),
     Schema(
         "houses",
@@ -195,6 +238,7 @@ TRAIN_SCHEMAS = (
             label("district name", combine("{}{}", "North | West | Lake | Hill | River", "gate | side | view")),
             category("zoning", "residential | commercial | mixed | historic | rural | industrial"),
         ),
+        _BROKER,
     ),
 )  # fmt: skip
 
@@ -216,6 +260,7 @@ HELDOUT_SCHEMAS = (
             label("archipelago", combine("{} {}", "Coral | Walrus | Tempest | Gull's | Mist", "Isles | Keys | Atolls")),
             category("ocean", "Atlantic | Pacific | Indian Ocean | Arctic | Southern Ocean | Caribbean"),
         ),
+        _HELDOUT,
     ),
     Schema(
         "artifacts",
@@ -234,6 +279,7 @@ HELDOUT_SCHEMAS = (
             label("gallery", combine("{} {}", "Athena | Orpheus | Minerva | Apollo", "Wing | Rotunda | Vault")),
             category("guard post", "entrance | mezzanine | crypt | corridor | atrium | annex"),
         ),
+        _HELDOUT,
     ),
     Schema(
         "ships",
@@ -252,8 +298,8 @@ HELDOUT_SCHEMAS = (
             label("shipyard", combine("{} {}", "Bergen | Gdansk | Naples | Osaka | Antwerp", "Docks | Slipway")),
             category("coast", "Baltic | Adriatic | Aegean | Celtic | Ligurian | Levantine"),
         ),
+        _HELDOUT,
     ),
 )  # fmt: skip
 
 SCHEMAS = {"train": TRAIN_SCHEMAS, "heldout": HELDOUT_SCHEMAS}
-STYLES = {"train": TRAIN_STYLE, "heldout": HELDOUT_STYLE}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from envs.alias import Aliased
@@ -18,13 +20,29 @@ def test_an_aliased_task_is_executed_and_graded_as_the_original(name: str) -> No
     for index in range(20):
         task = family.task("train", index)  # type: ignore[attr-defined]
         aliased = Aliased(family, task, WORDS, seed=0)
-        assert [goal.value for goal in aliased.task.goals] == [goal.value for goal in task.goals]
         assert {goal.slot for goal in aliased.task.goals}.isdisjoint({goal.slot for goal in task.goals})
         answer = aliased.execute(aliased.task, aliased.task.intent)
         assert answer == family.execute(task, task.intent)
         assert aliased.grade(aliased.task, answer).full_credit
         dialogue = build(aliased, aliased.task, "drift", 3, index)
         assert dialogue.final == aliased.task.intent
+
+
+def test_values_of_a_slot_stay_apart_and_alike() -> None:
+    family = get_family("calls")
+    made = 0
+    for index in range(40):
+        task = family.task("train", index)  # type: ignore[attr-defined]
+        aliased = Aliased(family, task, WORDS, seed=0)
+        for goal in aliased.task.goals:
+            variants = aliased.variants(aliased.task, goal, random.Random(index))[:6]
+            values = [goal.value, *(one.value for one in variants)]
+            assert len(set(values)) == len(values)
+            assert {one.slot for one in variants} <= {goal.slot}
+            assert all(one.value and one.value in one.text for one in [goal, *variants])
+        own = {goal.value for goal in task.goals}
+        made += sum(goal.value not in own for goal in aliased.task.goals)
+    assert made > 40
 
 
 def test_the_share_of_aliased_dialogues_is_that_asked_for_and_repeats() -> None:

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.dialogue import CONDITIONS, Dialogue, Turn
-from envs.errors import DataError, MissingFiles
+from envs.errors import ConfigError, DataError, MissingFiles
 from envs.intent import EMPTY, Add, Conclusion, Delete, Edit, Goal, IntentState, Replace, Switch, fold
 from envs.mix import dialogue_stream
-from envs.parquet import SCHEMA, read_dialogues, write_dialogues
+from envs.parquet import SCHEMA, read_dialogues, read_notes, write_dialogues
 
 
 def some(count: int) -> list[Dialogue]:
@@ -181,3 +181,26 @@ def test_rows_of_no_known_kind_are_refused(tmp_path: Path, change: dict[str, obj
     write_dialogues(path, [dataclasses.replace(some(1)[0], **change)])  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"odd\.parquet: row 0"):
         list(read_dialogues(path))
+
+
+def test_notes_come_back_and_change_nothing_else(tmp_path: Path) -> None:
+    plain, noted = tmp_path / "plain.parquet", tmp_path / "noted.parquet"
+    seen: list[int] = []
+
+    def rows() -> Iterator[Dialogue]:
+        for dialogue in some(5):
+            seen.append(1)
+            yield dialogue
+
+    write_dialogues(plain, some(5))
+    write_dialogues(noted, rows(), notes=lambda: {"wording": f"after {len(seen)}"})
+    assert read_notes(plain) == {} and read_notes(noted) == {"wording": "after 5"}
+    assert list(read_dialogues(noted)) == list(read_dialogues(plain)) == some(5)
+    with pytest.raises(ConfigError, match="schema_version"):
+        write_dialogues(noted, some(1), notes=lambda: {"schema_version": "9"})
+    assert read_notes(noted) == {"wording": "after 5"}
+    with pytest.raises(MissingFiles):
+        read_notes(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("x")
+    with pytest.raises(DataError, match="text"):
+        read_notes(tmp_path / "text.parquet")

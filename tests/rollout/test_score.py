@@ -20,6 +20,7 @@ BUDGET = Goal("g1", "The budget is at most 40 dollars.", "budget", "at most 40 d
 BUDGET_50 = Goal("g1.v1", "The budget is at most 50 dollars.", "budget", "at most 50 dollars")
 ADDRESS = Goal("g2", "Deliver to Brooklyn.", "delivery address", "Brooklyn")
 WRAP = Goal("d1", "Wrap it in red paper.", "gift wrap", "red paper")
+HOURS = Goal("g4", "plan 8 hours a week", "weekly hours", "8 hours")
 EGGS = Goal("g3", "Janet's ducks lay 16 eggs per day.")
 EGGS_11 = Goal("g3.v1", "Janet's ducks lay 11 eggs per day.")
 
@@ -54,6 +55,10 @@ def track(talk: Dialogue, texts: list[str], forced: int = 0, protocol: str = "lo
         ("budget", "at most 40 dollars", BUDGET, True),
         ("Budget", "at most $40", BUDGET, True),
         ("budget", "the budget must be at most 40.00 dollars", BUDGET, True),
+        ("plan", "8 hours a week", HOURS, True),  # the goal's own words around its value
+        ("plan", "hours a week", HOURS, False),
+        ("plan", "9 hours a week", HOURS, False),
+        ("plan", "8 hours a day", HOURS, False),
         ("budget", "at most 400 dollars", BUDGET, False),
         ("budget", "at least 40 dollars", BUDGET, False),
         ("budget", "40 dollars at most", BUDGET, False),
@@ -321,3 +326,11 @@ def test_saying_every_goal_is_exact(wanted: list[Goal]):
     log = {goal.slot or f"fact {goal.id}": goal_text(goal) for goal in wanted if goal is not BUDGET_50}
     rest = [goal for goal in wanted if goal is not BUDGET_50]
     assert score_state(log, rest).exact
+
+
+def test_a_name_taken_from_the_first_value_stays_good_for_the_next() -> None:
+    old = Goal("g5.v1", "show the crew", "output columns", "crew")
+    new = Goal("g5", "list the tonnage", "output columns", "tonnage")
+    assert match({"show": "crew"}, [old]) == [("show", old)]
+    assert match({"show": "tonnage"}, [new], [old]) == [("show", new)]
+    assert match({"show": "tonnage"}, [new]) == []  # no message ever said "show"

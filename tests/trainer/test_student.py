@@ -290,3 +290,30 @@ def test_bad_calls():
         student(lora=LoraConfig(targets=("no_such_layer",)))
     with pytest.raises(ConfigError, match="cannot load a model"):
         Student(StudentConfig(model="/nowhere/at/all", dtype="float32"))
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_frozen_embeddings_stay_and_the_rest_learns_as_before(kind):
+    rows = tiny_models.rows()
+    whole, frozen = student(kind), student(kind, freeze_embeddings=True)
+    before = {name: tensor.clone() for name, tensor in frozen.export_weights().items()}
+    seen, metrics = gradients(whole, rows, "expert")
+    mine, frozen_metrics = gradients(frozen, rows, "expert")
+    embeddings = {name for name in before if "embed_tokens" in name or "lm_head" in name}
+    assert embeddings and set(seen) - set(mine) == embeddings
+    for name, grad in mine.items():
+        torch.testing.assert_close(grad, seen[name], rtol=1e-4, atol=1e-6)
+    assert frozen_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
+    after = frozen.export_weights()
+    assert set(after) == set(before)
+    assert all(torch.equal(after[name], before[name]) == (name in embeddings) for name in before)
+    tensors, scalars = frozen.state_dict()
+    assert not any("embed_tokens" in name for name in tensors)
+    again = student(kind, freeze_embeddings=True)
+    again.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, scalars)
+    for one in (frozen, again):
+        one.step(rows, "expert")
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(frozen.export_weights().values(), again.export_weights().values(), strict=True)
+    )
