@@ -19,15 +19,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
+from envs.chat import Chat, derived_seed, parsed_reply
 from envs.errors import ConfigError, DataError
 from envs.sharded import sharded_record
 from recipes.shard_check import rule_faults
 
 MAX_TOKENS = 4096
 VERSION = 1
-"""Of the wordings below and of the rules; another one means that finished records are asked for anew."""
+"""Of the rules and of what is asked in which order; another one means that finished records are asked for anew."""
 
 _SPLIT = """Split the task below into shards: short messages that a user could send one after another, each stating
 exactly one thing that the task asks for or tells. Together they must say all that the task says, and nothing else.
@@ -60,6 +61,8 @@ Task:
 Messages:
 {shards}"""
 
+_WORDING = hashlib.sha256("\0".join((_SPLIT, _AGAIN, _COMPLETE, _FAITHFUL)).encode()).hexdigest()[:16]
+
 
 def _list_schema(key: str) -> dict[str, Any]:
     return {
@@ -68,29 +71,6 @@ def _list_schema(key: str) -> dict[str, Any]:
         "required": [key],
         "additionalProperties": False,
     }
-
-
-class ChatReply(Protocol):
-    """What `chat` returns: the text, the same parsed by the schema (or None), and token counts."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def parsed(self) -> Any: ...
-
-
-class ChatEndpoint(Protocol):
-    """An OpenAI-compatible chat endpoint, for instance `envs.endpoint.Endpoint`."""
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        temperature: float,
-        seed: int,
-        max_tokens: int,
-        schema: Mapping[str, Any],
-    ) -> ChatReply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,26 +134,30 @@ def prompt_of(record: Mapping[str, Any]) -> str:
     return prompt
 
 
-def shard_record(record: Mapping[str, Any], endpoint: ChatEndpoint, settings: ShardSettings) -> Outcome:
+def shard_record(record: Mapping[str, Any], endpoint: Chat, settings: ShardSettings) -> Outcome:
     """Split one record. Raises what `prompt_of` and the endpoint raise; a useless reply is a failed try."""
     prompt, task_id = prompt_of(record), str(record.get("task_id"))
     tried: list[list[str]] = []
     for attempt in range(settings.attempts):
-        # a seed of its own for every record and try, whatever the order of the work
-        digest = hashlib.sha256(f"{settings.seed}|{task_id}|{attempt}".encode()).hexdigest()
-        seed = int(digest[:8], 16) % (1 << 31)
+        seed = derived_seed("shard", settings.seed, task_id, attempt)  # whatever the order of the work
         reasons = _try(prompt, tried, endpoint, settings, seed)
         if isinstance(reasons, list):
             tried.append(reasons)
             continue
         made = sharded_record(record, reasons.shards)
-        made["sharding"] = {"model": settings.model, "seed": seed, "attempt": attempt + 1, "version": VERSION}
+        made["sharding"] = {
+            "model": settings.model,
+            "prompts": _WORDING,
+            "version": VERSION,
+            "seed": seed,
+            "attempt": attempt + 1,
+        }
         return Outcome(task_id, made, tried)
     return Outcome(task_id, None, tried)
 
 
 def shard_file(
-    records: Iterable[Mapping[str, Any]], endpoint: ChatEndpoint, out: Path, settings: ShardSettings
+    records: Iterable[Mapping[str, Any]], endpoint: Chat, out: Path, settings: ShardSettings
 ) -> ShardCounts:
     """Split `records` and write those that pass to `out`, a JSON array in their order; return the counts.
 
@@ -216,7 +200,7 @@ class _Shards:
 
 
 def _try(
-    prompt: str, tried: Sequence[Sequence[str]], endpoint: ChatEndpoint, settings: ShardSettings, seed: int
+    prompt: str, tried: Sequence[Sequence[str]], endpoint: Chat, settings: ShardSettings, seed: int
 ) -> _Shards | list[str]:
     """Return shards that pass every check, or why they do not."""
     request = _SPLIT.format(prompt=prompt)
@@ -238,29 +222,24 @@ def _try(
     return faults or _Shards(shards)
 
 
-def _ask(endpoint: ChatEndpoint, request: str, key: str, temperature: float, seed: int) -> list[str] | None:
+def _ask(endpoint: Chat, request: str, key: str, temperature: float, seed: int) -> list[str] | None:
     """Return the list of texts under `key` of the reply; None where the reply has none."""
-    reply = endpoint.chat(
+    reply = endpoint.ask(
         [{"role": "user", "content": request}],
         temperature=temperature,
         seed=seed,
         max_tokens=MAX_TOKENS,
         schema=_list_schema(key),
     )
-    data = reply.parsed
-    if data is None:
-        try:
-            data = json.loads(reply.text)
-        except ValueError:
-            return None
-    found = data.get(key) if isinstance(data, Mapping) else None
+    data = parsed_reply(reply.text)
+    found = None if data is None else data.get(key)
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         return None
     return found
 
 
 def _work(
-    pending: Sequence[tuple[dict[str, Any], str]], endpoint: ChatEndpoint, settings: ShardSettings
+    pending: Sequence[tuple[dict[str, Any], str]], endpoint: Chat, settings: ShardSettings
 ) -> Iterator[tuple[str, Outcome]]:
     """Yield records as they are finished. After an error no new one is begun, and those begun are still yielded."""
     stop = Event()
@@ -288,7 +267,15 @@ def _work(
 
 def _key(record: Mapping[str, Any], settings: ShardSettings) -> str:
     """Return the fingerprint of all that the outcome of a record depends on."""
-    asked = [VERSION, settings.model, settings.attempts, settings.temperature, settings.seed, record]
+    asked = [
+        VERSION,
+        _WORDING,
+        settings.model,
+        settings.attempts,
+        settings.temperature,
+        settings.seed,
+        record,
+    ]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:24]
 
 

@@ -27,8 +27,6 @@ def record(n: int = 0, question: str = QUESTION) -> dict[str, Any]:
 @dataclass
 class Said:
     text: str
-    parsed: Any
-    usage: Any = None
 
 
 class Stub:
@@ -39,17 +37,17 @@ class Stub:
         shards: Callable[[int, str], Any] = lambda n, text: SHARDS,
         missing: Sequence[str] = (),
         added: Sequence[str] = (),
-        as_text: bool = False,
+        fenced: bool = False,
     ) -> None:
         self.answers = {
             "shards": shards,
             "missing": lambda n, t: list(missing),
             "added": lambda n, t: list(added),
         }
-        self.as_text = as_text
+        self.fenced = fenced
         self.asked: list[tuple[str, str, int, float]] = []
 
-    def chat(
+    def ask(
         self,
         messages: Sequence[Mapping[str, str]],
         *,
@@ -63,7 +61,7 @@ class Stub:
         self.asked.append((key, text, seed, temperature))
         number = sum(one[0] == key for one in self.asked)
         data = {key: self.answers[key](number, text)}
-        return Said(json.dumps(data), None if self.as_text else data)
+        return Said(f"Here it is:\n```json\n{json.dumps(data)}\n```" if self.fenced else json.dumps(data))
 
 
 SETTINGS = ShardSettings("stub", workers=1)
@@ -80,8 +78,8 @@ def test_shards_that_pass_every_check_are_kept() -> None:
     # the checks see the prompt and every shard, and are asked without chance
     for _, text, _, temperature in stub.asked[1:]:
         assert temperature == 0.0 and QUESTION in text and all(shard in text for shard in SHARDS)
-    again = shard_record(record(), Stub(as_text=True), SETTINGS)
-    assert again.record == outcome.record  # a reply that is not parsed is read from its text
+    again = shard_record(record(), Stub(fenced=True), SETTINGS)
+    assert again.record == outcome.record  # words and a fence around the reply do no harm
 
 
 def test_rules_refuse_before_a_model_is_asked_and_the_reasons_go_into_the_next_try() -> None:
@@ -146,11 +144,11 @@ class Dies(Stub):
         super().__init__()
         self.left = after
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **keys: Any) -> Said:
+    def ask(self, messages: Sequence[Mapping[str, str]], **keys: Any) -> Said:
         if self.left == 0:
             raise EngineError("the endpoint is gone")
         self.left -= 1
-        return super().chat(messages, **keys)
+        return super().ask(messages, **keys)
 
 
 @pytest.mark.parametrize("requests", [0, 1, 3, 5, 8])
