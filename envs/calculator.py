@@ -2,7 +2,7 @@
 
 Each annotation is a step; the numbers in it are leaves. Where a leaf comes from (a number of the question, an
 earlier step, a constant) is decided elsewhere; here a step is run on any leaf values. All arithmetic is
-exact (`Fraction`).
+exact: whole numbers are ints, which run an order of magnitude faster than `Fraction`s, and all others `Fraction`s.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from envs.errors import DataError
 
+Exact = int | Fraction
 _ANNOTATION = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
 _TOKEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+|[-+*/()])")
 
@@ -26,8 +27,13 @@ class Step:
     """
 
     program: tuple[int | str, ...]
-    leaves: tuple[Fraction, ...]
-    result: Fraction
+    leaves: tuple[Exact, ...]
+    result: Exact
+
+
+def exact(value: Exact) -> Exact:
+    """Return `value` as an int where it is whole."""
+    return value.numerator if value.denominator == 1 else value
 
 
 def parse_steps(solution: str) -> tuple[Step, ...]:
@@ -40,9 +46,9 @@ def strip_annotations(solution: str) -> str:
     return re.sub(r"<<[^<>]*>>", "", solution)
 
 
-def evaluate(step: Step, leaves: Sequence[Fraction]) -> Fraction:
+def evaluate(step: Step, leaves: Sequence[Exact]) -> Exact:
     """Run one step on other leaf values. Raises `ZeroDivisionError`."""
-    stack: list[Fraction] = []
+    stack: list[Exact] = []
     for item in step.program:
         if isinstance(item, int):
             stack.append(leaves[item])
@@ -57,8 +63,15 @@ def evaluate(step: Step, leaves: Sequence[Fraction]) -> Fraction:
             elif item == "*":
                 stack.append(left * right)
             else:
-                stack.append(left / right)
+                stack.append(_divide(left, right))
     return stack[0]
+
+
+def _divide(left: Exact, right: Exact) -> Exact:
+    if isinstance(left, int) and isinstance(right, int):
+        quotient, rest = divmod(left, right)
+        return Fraction(left, right) if rest else quotient
+    return exact(Fraction(left) / right)
 
 
 def _step(expression: str, result: str) -> Step:
@@ -84,10 +97,10 @@ def _tokens(expression: str) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def _compile(tokens: tuple[str, ...]) -> tuple[tuple[int | str, ...], tuple[Fraction, ...]]:
+def _compile(tokens: tuple[str, ...]) -> tuple[tuple[int | str, ...], tuple[Exact, ...]]:
     """Return the postfix program of an expression and its leaves, by recursive descent."""
     program: list[int | str] = []
-    leaves: list[Fraction] = []
+    leaves: list[Exact] = []
     at = 0
     shown = " ".join(tokens)
 
@@ -114,7 +127,7 @@ def _compile(tokens: tuple[str, ...]) -> tuple[tuple[int | str, ...], tuple[Frac
             raise DataError(f"a number is missing in the annotation {shown!r}")
         else:
             program.append(len(leaves))
-            leaves.append(Fraction(token))
+            leaves.append(exact(Fraction(token)))
 
     def product() -> None:
         factor()

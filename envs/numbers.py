@@ -18,8 +18,8 @@ _CURRENCY = r"\\?[$\u20ac\u00a3]\s?"
 _NUMBER = re.compile(
     rf"(?P<sign>{_SIGN})?(?:{_CURRENCY})?(?P<sign2>{_SIGN})?"
     rf"(?:\\[dt]?frac\{{(?P<fnum>[0-9]+)\}}\{{(?P<fden>[0-9]+)\}}"
-    r"|(?P<whole>[0-9]+)\s+(?P<mnum>[0-9]+)/(?P<mden>[0-9]+)(?![0-9/.])"
-    rf"|(?P<num>{_BODY})(?:\s?/\s?(?P<den>[0-9]+)(?![0-9/.]))?)"
+    r"|(?P<whole>[0-9]+)\s+(?P<mnum>[0-9]+)/(?P<mden>[0-9]+)(?![0-9/]|\.[0-9])"
+    rf"|(?P<num>{_BODY})(?:\s?/\s?(?P<den>[0-9]+)(?![0-9/]|\.[0-9]))?)"
 )
 _WHOLE = re.compile(rf"\$?(?P<number>{_NUMBER.pattern})\$?\s?(?:\\?%)?[a-zA-Z\s.]*\$?")
 _MARKER = re.compile(r"####|\\boxed\s*\{|\banswer\s*(?:\*\*)?\s*(?:is\b|:|=)", re.IGNORECASE)

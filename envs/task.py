@@ -104,14 +104,17 @@ def get_family(name: str) -> Family:
 def checked(family: Family, source: Path | None, split: str) -> Iterator[SourceTask | Quarantined]:
     """Yield the tasks of a family; a task whose gold its own grader rejects comes as `Quarantined`."""
     for task in family.load(source, split):
-        try:
-            grade = family.grade(task, family.gold(task))
-        except Exception as error:  # the grader boundary: a crash is data about the item, not about us
-            yield Quarantined(task.id, f"the grader failed on the gold answer: {error!r}")
-            continue
-        if grade.error is not None:
-            yield Quarantined(task.id, f"the grader failed on the gold answer: {grade.error}")
-        elif not grade.full_credit:
-            yield Quarantined(task.id, f"the grader rejects the gold answer: {dict(grade.detail)}")
-        else:
-            yield task
+        yield check_gold(family, task)
+
+
+def check_gold(family: Family, task: SourceTask) -> SourceTask | Quarantined:
+    """Return the task, or why it is left out: its own grader rejects its gold answer or fails on it."""
+    try:
+        grade = family.grade(task, family.gold(task))
+    except Exception as error:  # the grader boundary: a crash is data about the item, not about us
+        return Quarantined(task.id, f"the grader failed on the gold answer: {error!r}")
+    if grade.error is not None:
+        return Quarantined(task.id, f"the grader failed on the gold answer: {grade.error}")
+    if not grade.full_credit:
+        return Quarantined(task.id, f"the grader rejects the gold answer: {dict(grade.detail)}")
+    return task

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from envs.calculator import Step, evaluate
+from envs.calculator import Exact, Step, evaluate, exact
 from envs.families._gsm8k_text import Number, numbers
 
 # Where the wording hints at a constant, it is explained, and a question number of that value is doubtful.
-_CONSTANTS: dict[Fraction, str] = {
+_CONSTANTS: dict[Exact, str] = {
     Fraction(value): hint
     for value, hint in {
         "2": r"half|halve|double|both|couple|pair|weekend|round.?trip|twin|each other|and back|semi|two",
@@ -83,13 +83,14 @@ class Links:
     """Why nothing is linked, or None."""
 
 
-def forms(text: str, number: Number, value: Fraction) -> tuple[Fraction, ...]:
+def forms(text: str, number: Number, value: Exact) -> tuple[Exact, ...]:
     """Return the values a number of the question may take in a calculation, in a fixed order.
 
     40% may stand as 40, 0.4, 60, 0.6, 140 or 1.4; 50 cents as 50 or 0.5.
     """
     if len(number.forms) == 1:
-        return (value,)
+        return (exact(value),)
+    value = Fraction(value)
     if re.match(r"\s*(?:%|percent)", text[number.end :]):
         return value, value / 100, 100 - value, 1 - value / 100, 100 + value, 1 + value / 100
     return value, value / 100
@@ -104,7 +105,7 @@ def link(texts: Sequence[str], steps: Sequence[Step], answer: Fraction) -> Links
     if steps[-1].result != answer:
         return Links({}, frozenset(), "the last annotation is not the answer")
     question = " ".join(texts).lower()
-    said: dict[Fraction, list[Source]] = {}
+    said: dict[Exact, list[Source]] = {}
     plain: set[tuple[int, int]] = set()
     for g, text in enumerate(texts):
         for n, number in enumerate(numbers(text)):

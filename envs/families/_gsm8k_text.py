@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 _WORD = re.compile(r"\w+")
 _UNITS = _WORD.findall(
@@ -96,12 +97,13 @@ def _starts_sentence(piece: str, following: str) -> bool:
     return bool(unit) and following[:1].isupper()
 
 
-def numbers(text: str) -> list[Number]:
+@lru_cache(maxsize=1 << 15)
+def numbers(text: str) -> tuple[Number, ...]:
     """Return the numbers of a sentence in order, written in digits or in words ("twice" is 2)."""
-    return [_number(text, match) for match in _TOKEN.finditer(text)]
+    return tuple(_number(text, match) for match in _TOKEN.finditer(text))
 
 
-def rewrite(text: str, number: Number, value: Fraction) -> str:
+def rewrite(text: str, number: Number, value: int | Fraction) -> str:
     """Return `text` with `number` set to `value`, written in the manner of the original."""
     old = text[number.start : number.end]
     if old.lower() == "twice":

@@ -2,33 +2,46 @@
 
 Goals come from structure, not from a model: a sentence whose numbers can be followed through the calculator
 annotations of the gold solution has variants (the same sentence with another number), and the changed answer
-is known by running the annotations again. Data: openai/grade-school-math (MIT), `gsm8k/{train,test}.jsonl`.
+is known by running the annotations again. Data: openai/grade-school-math (MIT), `gsm8k/{train,test}.jsonl`;
+sharded records (`envs/sharded.py`), whose shards are the goals instead.
+
+Two verdicts. `strict`: the final number of the answer, read as `envs.numbers` does, equals the gold as an exact
+rational. `official`: the text after the first `#### ` of the answer, commas dropped, equals that of the gold.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-from envs.calculator import Step, evaluate, parse_steps, strip_annotations
-from envs.errors import DataError, GraderError
+from envs.calculator import strip_annotations
+from envs.errors import DataError, GraderError, unknown_name
 from envs.families import _gsm8k_text as words
-from envs.families._gsm8k_link import Links, forms, link
+from envs.families._gsm8k_work import MOST, Problem, changes, read, work, work_out
 from envs.intent import Goal, IntentState
 from envs.jsonl import benchmark_file, read_jsonl
 from envs.numbers import extract_number, format_number
+from envs.sharded import shard_goals, text_field
 from envs.task import Grade, Quarantined, SourceTask
 
+VERDICTS = ("strict", "official")
 _CONTEXT = (
     'Work the word problem out step by step. End with a line "#### <number>" that holds the final answer.'
 )
-_VARIANTS = 12  # a goal; budgets use five at most
+_OPENING = "I have a math word problem for you."
+_OFFICIAL = re.compile(r"#### (-?[0-9.,]+)")
+_FLAGS = {
+    # Known by the question, because the same id means different questions in different files.
+    "5efe7b03f61a": 'the gold counts "three times more" as four times (openai/grade-school-math, issue 25)',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,15 @@ class Gsm8k:
     variants_flip = True
     """Every variant changes the answer by construction, so a caller need not grade it again."""
 
+    def __init__(self, verdict: str = "strict") -> None:
+        if verdict not in VERDICTS:
+            raise unknown_name("verdict of gsm8k:", verdict, VERDICTS)
+        self.verdict = verdict
+
+    def with_verdict(self, verdict: str) -> Gsm8k:
+        """Return the family with `Grade.score` from this verdict. Raises `UnknownName`."""
+        return Gsm8k(verdict)
+
     def load(self, source: Path | None, split: str) -> Iterator[SourceTask]:
         """Yield the tasks in which at least one sentence has variants, in file order.
 
@@ -111,11 +133,12 @@ class Gsm8k:
         A result that was whole or not negative stays so, at every step. Ids are fixed, the order is `rng`'s.
         """
         sentence = _sentence_of(task, goal)
-        if sentence is None:
+        problem = _problem(task)
+        if sentence is None or not task.payload["linked"]:
             return []
-        at = [n for g, n in sorted(_links(task).linked) if g == sentence]
-        texts = zip_longest(*(list(_changed(task, sentence, n)) for n in at))
-        flat = [text for row in texts for text in row if text is not None][:_VARIANTS]
+        at = [n for g, n in sorted(work(problem).links.linked) if g == sentence]
+        texts = zip_longest(*(changes(problem, (sentence, n)) for n in at))
+        flat = [text for row in texts for text in row if text is not None][:MOST]
         found = [Goal(f"{goal.id.split('.')[0]}.v{n}", text, goal.slot) for n, text in enumerate(flat, 1)]
         rng.shuffle(found)
         return found
@@ -130,10 +153,21 @@ class Gsm8k:
         return found
 
     def grade(self, task: SourceTask, answer: str) -> Grade:
-        """Compare the final number of `answer` with the gold as exact rationals: 18, 18.00 and $18 agree."""
+        """Compare the final number of `answer` with the gold; `detail` holds both verdicts.
+
+        Strict, 18, 18.00 and $18 agree and no marker is needed; official, the answer must say `#### 18`.
+        """
         gold, got = Fraction(task.payload["answer"]), extract_number(answer)
-        detail = {"extracted": None if got is None else str(got), "expected": str(gold)}
-        return Grade(float(got == gold), got == gold, detail)
+        found = official_number(answer)
+        verdicts = {"strict": got == gold, "official": found == official_number(task.payload["solution"])}
+        right = verdicts[self.verdict]
+        detail = {
+            "extracted": None if got is None else str(got),
+            "expected": str(gold),
+            "extracted_official": found,
+            **verdicts,
+        }
+        return Grade(float(right), right, detail)
 
     def execute(self, task: SourceTask, state: IntentState) -> str:
         """Work the sentences of `state` out by the gold solution's own steps; then obey the decoys in order.
@@ -148,20 +182,44 @@ class Gsm8k:
                 extras.append(goal.text)
             else:
                 held[sentence] = goal.text
-        if len(task.goals) - 1 not in held:
+        if task.payload["question"] not in held:
             raise GraderError(f"{task.id}: the state does not say what is asked")
         value = _work_out(task, held)
         for text in extras:
             value = _obey(task, text, value)
         return f"#### {format_number(value)}"
 
+    def from_record(self, record: Mapping[str, Any]) -> SourceTask:
+        """Return the task of a sharded record: `question`, `answer`, `task_id` and `shards` are read.
+
+        The first shard asks the question. A shard whose number can be followed through the solution has
+        variants; in a record where none can, only decoys drift. Raises `DataError`.
+        """
+        solution = text_field(record, "answer")
+        answer = extract_number(solution.partition("####")[2])
+        if answer is None:
+            raise DataError('the answer holds no number after "####"')
+        goals = shard_goals(record)
+        payload = {
+            "solution": solution,
+            "answer": str(answer),
+            "sentences": [goal.text for goal in goals],
+            "question": 0,
+            "flags": _flags(text_field(record, "question")),
+        }
+        linked = _unlinked_reason(Problem(tuple(payload["sentences"]), solution, str(answer))) is None
+        id = text_field(record, "task_id")
+        return SourceTask(id, self.name, "sharded", _OPENING, _CONTEXT, goals, payload | {"linked": linked})
+
+    def records(self, source: Path | None, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the items of a file in the sharded layout, still without shards. Raises as `load` does."""
+        for row, record in read_jsonl(_file(source, split), ("question", "answer")):
+            name = "GSM8K" if split == "test" else f"GSM8K-{split}"  # upstream's ids count the test split
+            texts = {key: str(record[key]) for key in ("question", "answer")}
+            yield {"task": "math", "task_id": f"sharded-{name}/{row}", **texts}
+
     def _scan(self, source: Path | None, split: str) -> Iterator[SourceTask | Quarantined]:
-        if split not in self.splits:
-            raise DataError(f"gsm8k has no split {split!r}; it has {', '.join(self.splits)}")
-        path = benchmark_file(
-            source, "gsm8k", f"{split}.jsonl", "grade_school_math/data of openai/grade-school-math"
-        )
-        for row, record in read_jsonl(path, ("question", "answer")):
+        for row, record in read_jsonl(_file(source, split), ("question", "answer")):
             yield self._task(f"gsm8k/{split}/{row}", split, str(record["question"]), str(record["answer"]))
 
     def _task(self, id: str, split: str, question: str, solution: str) -> SourceTask | Quarantined:
@@ -171,23 +229,56 @@ class Gsm8k:
         texts = words.sentences(question)
         if not texts:
             return Quarantined(id, "the question is empty")
+        reason = _unlinked_reason(Problem(tuple(texts), solution, str(answer)))
+        if reason is not None:
+            return Quarantined(id, reason)
         slots = [*words.slots(texts[:-1]), "question"]
         goals = tuple(
             Goal(f"g{n}", text, slot) for n, (text, slot) in enumerate(zip(texts, slots, strict=True), 1)
         )
-        payload = {"solution": solution, "answer": str(answer), "sentences": texts}
-        task = SourceTask(
-            id, self.name, split, "I have a math word problem for you.", _CONTEXT, goals, payload
-        )
-        try:
-            reason = _links(task).reason
-        except (DataError, ZeroDivisionError) as error:
-            reason = str(error)
-        if reason is None and not any(
-            True for g, n in sorted(_links(task).linked) for _ in _changed(task, g, n)
-        ):
-            reason = "no number can be changed so that every step stays whole and not negative"
-        return task if reason is None else Quarantined(id, reason)
+        payload = {
+            "solution": solution,
+            "answer": str(answer),
+            "sentences": texts,
+            "question": len(texts) - 1,
+            "flags": _flags(question),
+            "linked": True,
+        }
+        return SourceTask(id, self.name, split, _OPENING, _CONTEXT, goals, payload)
+
+
+def official_number(text: str) -> str | None:
+    """Return what the official extraction finds: the text after the first `#### `, commas dropped."""
+    match = _OFFICIAL.search(text)
+    return None if match is None else match.group(1).replace(",", "")
+
+
+def _file(source: Path | None, split: str) -> Path:
+    if split not in Gsm8k.splits:
+        raise DataError(f"gsm8k has no split {split!r}; it has {', '.join(Gsm8k.splits)}")
+    return benchmark_file(
+        source, "gsm8k", f"{split}.jsonl", "grade_school_math/data of openai/grade-school-math"
+    )
+
+
+def _flags(question: str) -> list[str]:
+    known = hashlib.sha256(question.encode()).hexdigest()[:12]
+    return [_FLAGS[known]] if known in _FLAGS else []
+
+
+def _problem(task: SourceTask) -> Problem:
+    return Problem(tuple(task.payload["sentences"]), task.payload["solution"], task.payload["answer"])
+
+
+def _unlinked_reason(problem: Problem) -> str | None:
+    """Return why no number of a problem can be changed, or None."""
+    try:
+        links = work(problem).links
+    except (DataError, ZeroDivisionError) as error:
+        return str(error)
+    if links.reason is None and not any(changes(problem, place) for place in sorted(links.linked)):
+        return "no number can be changed so that every step stays whole and not negative"
+    return links.reason
 
 
 def _sentence_of(task: SourceTask, goal: Goal) -> int | None:
@@ -196,99 +287,31 @@ def _sentence_of(task: SourceTask, goal: Goal) -> int | None:
     return next((n for n, known in enumerate(task.goals) if known.id == base), None)
 
 
-def _links(task: SourceTask) -> Links:
-    return _linked(tuple(task.payload["sentences"]), task.payload["solution"], task.payload["answer"])[1]
-
-
-def _steps(task: SourceTask) -> tuple[Step, ...]:
-    return _linked(tuple(task.payload["sentences"]), task.payload["solution"], task.payload["answer"])[0]
-
-
-@lru_cache(maxsize=4096)
-def _linked(texts: tuple[str, ...], solution: str, answer: str) -> tuple[tuple[Step, ...], Links]:
-    steps = parse_steps(solution)
-    return steps, link(texts, steps, Fraction(answer))
-
-
-def _run_with(task: SourceTask, values: dict[tuple[int, int], tuple[Fraction, ...]]) -> list[Fraction]:
-    """Return the result of every step; `values` holds the forms of changed numbers, by (sentence, number)."""
-    links = _links(task)
-    results: list[Fraction] = []
-    for s, step in enumerate(_steps(task)):
-        leaves = list(step.leaves)
-        for at in range(len(leaves)):
-            source = links.sources.get((s, at))
-            if source is not None and source.step is not None:
-                leaves[at] = results[source.step]
-            elif source is not None and (source.goal, source.number) in values:
-                leaves[at] = values[source.goal, source.number][source.form]
-        results.append(evaluate(step, leaves))
-    return results
-
-
 def _work_out(task: SourceTask, held: dict[int, str]) -> Fraction:
     """Return the answer for the sentence texts `held`, by sentence index."""
-    values: dict[tuple[int, int], tuple[Fraction, ...]] = {}
-    for g, n in _links(task).linked:
+    originals = task.payload["sentences"]
+    if not task.payload["linked"]:
+        if any(held.get(n) != text for n, text in enumerate(originals)):
+            raise GraderError(
+                f"{task.id}: no number can be followed to the answer, so only G* can be executed"
+            )
+        return Fraction(task.payload["answer"])
+    problem = _problem(task)
+    values = {}
+    for g, n in work(problem).links.linked:
         if g not in held:
-            raise GraderError(f"{task.id}: the state lacks {task.goals[g].slot!r}, whose number is needed")
-        found, known = words.numbers(held[g]), words.numbers(task.payload["sentences"][g])
-        if len(found) != len(known):
-            raise GraderError(f"{task.id}: {held[g]!r} holds {len(found)} numbers, the original {len(known)}")
-        values[g, n] = forms(held[g], found[n], found[n].value)
+            raise GraderError(f"{task.id}: the state lacks {task.goals[g].text!r}, whose number is needed")
+        if held[g] != originals[g]:
+            forms = read(held[g], originals[g], n)
+            if forms is None:
+                raise GraderError(
+                    f"{task.id}: {held[g]!r} holds another count of numbers than {originals[g]!r}"
+                )
+            values[g, n] = forms
     try:
-        return _run_with(task, values)[-1]
+        return work_out(problem, values)
     except ZeroDivisionError:
         raise GraderError(f"{task.id}: the state's numbers lead to a division by zero") from None
-
-
-def _changed(task: SourceTask, sentence: int, number: int) -> Iterator[str]:
-    """Yield the sentence with the number set to near values that change the answer, nearest first."""
-    text = task.payload["sentences"][sentence]
-    found = words.numbers(text)[number]
-    before = _run_with(task, {})
-    sound = (
-        value for value in _near(text, found) if _sound(task, (sentence, number), text, found, value, before)
-    )
-    for value in islice(sound, _VARIANTS):
-        yield words.rewrite(text, found, value)
-
-
-def _sound(
-    task: SourceTask,
-    key: tuple[int, int],
-    text: str,
-    number: words.Number,
-    value: Fraction,
-    before: Sequence[Fraction],
-) -> bool:
-    try:
-        after = _run_with(task, {key: forms(text, number, value)})
-    except ZeroDivisionError:
-        return False
-    # zero is kept apart from positive: a step that comes to nothing makes a question odd
-    whole = all(new.denominator == 1 for old, new in zip(before, after, strict=True) if old.denominator == 1)
-    positive = all(new > 0 for old, new in zip(before, after, strict=True) if old > 0)
-    return after[-1] != before[-1] and whole and positive
-
-
-def _near(text: str, number: words.Number) -> list[Fraction]:
-    """Return other plausible values of a number, nearest first, with as many decimals as it shows."""
-    old, unit = number.value, Fraction(1, 10 ** words.decimals(text, number))
-    grain = unit
-    while (old / (grain * 10)).denominator == 1 and old / grain >= 100:
-        grain *= 10  # 80,000 moves by thousands, not by ones
-    steps = (
-        [grain * k for k in range(1, 25)] + [unit * k for k in range(1, 41)] + [old * k for k in (1, 2, 3)]
-    )
-    values = {old + sign * step for step in steps for sign in (1, -1)} | {old / 2}
-    least = 2 * unit if unit == 1 else unit
-    most = 99 if len(number.forms) > 1 and old < 100 else max(4 * old, old + 40 * unit)
-    spelled = 20 if text[number.start].isalpha() else most
-    fits = [
-        v for v in values if v != old and least <= v <= min(most, spelled) and (v / unit).denominator == 1
-    ]
-    return sorted(fits, key=lambda v: (abs(v - old) % grain != 0, abs(v - old), v))
 
 
 @lru_cache(maxsize=1)

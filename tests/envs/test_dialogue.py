@@ -169,7 +169,9 @@ def test_a_crashing_grader_leaves_the_case_ungraded() -> None:
     assert grade.score == 0.0 and not grade.full_credit
 
 
-@pytest.mark.parametrize(("name", "split"), [("gsm8k", "test"), ("bfcl", "simple"), ("bfcl", "parallel")])
+@pytest.mark.parametrize(
+    ("name", "split"), [("gsm8k", "test"), ("bfcl", "simple_python"), ("bfcl", "parallel")]
+)
 def test_real_tasks_make_dialogues_of_all_conditions(name: str, split: str) -> None:
     if not (DATA / name).is_dir():
         pytest.skip(f"no {name} files: set FLUXFORGE_DATA to a folder that holds {name}/")
