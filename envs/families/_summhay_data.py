@@ -73,7 +73,7 @@ def read_sharded(source: Path | None) -> Iterator[Haystack]:
             if not isinstance(item, dict) or item.get("task") != "summary":
                 continue
             try:
-                haystack = _sharded(item)
+                haystack = read_record(item)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise DataError(f"{path}, item {number}: not shaped as a summary item ({error!r})") from error
             if haystack.id in seen:
@@ -110,7 +110,8 @@ def _topic(stem: str, topic: Mapping[str, Any]) -> Iterator[Haystack]:
         )
 
 
-def _sharded(item: Mapping[str, Any]) -> Haystack:
+def read_record(item: Mapping[str, Any]) -> Haystack:
+    """Return the haystack of a sharded summary record."""
     documents = tuple((int(d["document_index"]), str(d["document_text"])) for d in item["documents"])
     # The item holds some of the haystack's documents; only those can be cited.
     present = {number for number, _ in documents}

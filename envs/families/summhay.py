@@ -20,7 +20,7 @@ from envs.coverage_judge import Coverage, CoverageJudge
 from envs.endpoint import Endpoint
 from envs.errors import GraderError, unknown_name
 from envs.families import _summhay_score as scoring
-from envs.families._summhay_data import Haystack, read_sharded, read_topics
+from envs.families._summhay_data import Haystack, read_record, read_sharded, read_topics
 from envs.intent import Goal, IntentState
 from envs.task import Grade, Quarantined, SourceTask
 
@@ -78,6 +78,10 @@ class SummHay:
         for task in self._scan(source, split):
             if isinstance(task, SourceTask):
                 yield task
+
+    def from_record(self, record: Mapping[str, Any]) -> SourceTask | Quarantined:
+        """Return the task of a sharded record, see `envs.sharded`; its goals are those of split "sharded"."""
+        return self._task(read_record(record), "sharded")
 
     def skipped(self, source: Path | None, split: str) -> list[Quarantined]:
         """Return the items that `load` leaves out, each with the reason."""

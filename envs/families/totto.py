@@ -21,6 +21,7 @@ from envs.families._totto_table import Cell, Table
 from envs.families._totto_text import extend, locate, mentions, rewrite
 from envs.intent import Goal, IntentState
 from envs.jsonl import benchmark_file, read_jsonl
+from envs.sharded import shard_goals, text_field
 from envs.task import Grade, Quarantined, SourceTask
 
 MARGIN = 0.05
@@ -30,6 +31,7 @@ VERDICTS = ("strict", "official")
 _FILES = ("totto_{split}_data.jsonl", "{split}_sample.jsonl")
 _ORIGIN = "totto_data.zip of google-research-datasets/ToTTo"
 _FIELDS = ("table", "highlighted_cells", "table_page_title", "sentence_annotations", "example_id")
+_OPENING = "I need one sentence that describes part of a table."
 _CONTEXT = "Answer with one sentence in plain English that describes the part of the table that is asked for."
 _WORDINGS = (
     "give {value} as the {slot}",
@@ -76,6 +78,18 @@ class Totto:
         """Return the reference that says most goals word for word."""
         return task.payload["base"]
 
+    def from_record(self, record: Mapping[str, Any]) -> SourceTask | Quarantined:
+        """Return the task of a sharded record, see `envs.sharded`. It has no variants and no decoys."""
+        references = [str(one).strip() for one in record["references"]]
+        references = list(dict.fromkeys(one for one in references if one))
+        if not references:
+            return Quarantined(record["task_id"], "the item has no reference sentence")
+        payload = {"references": references, "base": references[0], "sharded": True}
+        payload |= {key: {} for key in ("spans", "wordings", "others", "decoys")}
+        context = f"{text_field(record, 'table_html')}\n{_CONTEXT}"
+        goals = shard_goals(record)
+        return SourceTask(record["task_id"], self.name, "sharded", _OPENING, context, goals, payload)
+
     def variants(self, task: SourceTask, goal: Goal, rng: random.Random) -> list[Goal]:
         """Return the goal with other cells of its column; each lowers the score by more than `MARGIN`.
 
@@ -111,6 +125,10 @@ class Totto:
 
         Raises `GraderError` for a foreign goal, and for a changed value that the gold does not say.
         """
+        if task.payload.get("sharded"):  # shards are free text: nothing says what a part of them would answer
+            if set(state.goals) != set(task.goals):
+                raise GraderError(f"{task.id}: only the whole intent of a sharded item can be executed")
+            return task.payload["base"]
         spans, known = task.payload["spans"], {goal.id: goal for goal in task.goals}
         held: dict[str, Goal] = {}
         added: list[Goal] = []
@@ -213,8 +231,9 @@ class Totto:
             "others": others,
             "decoys": decoys,
         }
-        opening = "I need one sentence that describes part of a table."
-        return SourceTask(id, self.name, split, opening, f"{table.html()}\n{_CONTEXT}", tuple(goals), payload)
+        return SourceTask(
+            id, self.name, split, _OPENING, f"{table.html()}\n{_CONTEXT}", tuple(goals), payload
+        )
 
 
 def _file(source: Path | None, split: str) -> Path:

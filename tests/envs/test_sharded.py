@@ -15,7 +15,7 @@ from envs.families.bfcl import FAMILY as BFCL
 from envs.families.gsm8k import FAMILY as GSM8K
 from envs.intent import Add, Delete, Goal, Replace, fold
 from envs.sharded import family_of, load_sharded, sharded_record
-from envs.task import Quarantined, SourceTask
+from envs.task import Quarantined, SourceTask, get_family
 
 MATH = {
     "task": "math",
@@ -274,3 +274,41 @@ def test_real_sharded_files(benchmark_data: Path) -> None:
             for new in family.variants(task, goal, rng)[:3]:
                 answer = family.execute(task, fold(task.intent, [Replace(goal, new)]))
                 assert not family.grade(task, answer).full_credit, (task.id, new)
+
+
+def test_tables_and_summaries_come_as_their_families(tmp_path: Path) -> None:
+    table = {
+        "task": "data2text",
+        "task_id": "t1",
+        "table_html": "<table><tr><td>Riga</td></tr></table>",
+        "references": ["The race was held in Riga in 2011.", "  "],
+        "shards": [
+            {"shard_id": 1, "shard": "Describe the table in one sentence."},
+            {"shard_id": 2, "shard": "The city is marked."},
+        ],
+    }
+    summary = {
+        "task": "summary",
+        "task_id": "s1",
+        "topic": "a library",
+        "query": "What changes?",
+        "documents": [{"document_index": 4, "document_text": "It opens at nine."}],
+        "insights": [{"insight_id": "i1", "insight_name": "hours", "insight": "The library opens at nine."}],
+        "insightid2ref_citations": {"i1": [4, 9]},
+        "shards": [{"shard_id": 0, "shard": "", "doc_idxs": [4]}],
+    }
+    totto, summhay = load_sharded(write(tmp_path, table, summary))
+    assert isinstance(totto, SourceTask) and isinstance(summhay, SourceTask)
+    assert (totto.family, summhay.family) == ("totto", "summhay")
+    assert [goal.text for goal in totto.goals] == [shard["shard"] for shard in table["shards"]]
+    family = get_family("totto")
+    assert family.grade(totto, family.execute(totto, totto.intent)).full_credit
+    assert not family.grade(totto, "The race was held in Oslo in 2011.").full_credit
+    assert family.variants(totto, totto.goals[1], random.Random(0)) == []
+    with pytest.raises(GraderError, match="whole intent"):
+        family.execute(totto, fold(totto.intent, [Delete(totto.goals[1])]))
+    assert [goal.value for goal in summhay.goals if goal.slot == "point 1"] == ["hours"]
+    (empty,) = load_sharded(write(tmp_path, changed(table, references=[])))
+    assert isinstance(empty, Quarantined) and "reference" in empty.reason
+    with pytest.raises(DataError, match=r"record 1 \(t1\).*table_html"):
+        list(load_sharded(write(tmp_path, changed(table, table_html=...))))
