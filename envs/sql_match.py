@@ -159,9 +159,7 @@ def _near(a: float, b: float) -> bool:
     return a == b or abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
 
 
-def _fits(
-    groups: Sequence[tuple[int, Sequence[Row]]], found: Sequence[Row], columns: Sequence[int]
-) -> bool:
+def _fits(groups: Sequence[tuple[int, Sequence[Row]]], found: Sequence[Row], columns: Sequence[int]) -> bool:
     """Return whether the first columns of the groups hold these columns of `found`, group by group."""
     width, start = len(columns), 0
     for count, rows in groups:
@@ -186,7 +184,11 @@ def _column_order(groups: Sequence[tuple[int, Sequence[Row]]], found: Sequence[R
     """
     width = len(found[0])
     single = [
-        [j for j in range(width) if _fits([(n, [(row[k],) for row in rows]) for n, rows in groups], found, [j])]
+        [
+            j
+            for j in range(width)
+            if _fits([(n, [(row[k],) for row in rows]) for n, rows in groups], found, [j])
+        ]
         for k in range(width)
     ]
     steps = 0

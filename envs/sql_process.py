@@ -50,7 +50,13 @@ class SqlProcess:
         self._known: set[str] = set()  # images that the child holds
 
     def run(
-        self, database: Path | bytes, sql: str, *, deadline_s: float = 1.0, errors: str = "replace", **limits: int
+        self,
+        database: Path | bytes,
+        sql: str,
+        *,
+        deadline_s: float = 1.0,
+        errors: str = "replace",
+        **limits: int,
     ) -> list[Row] | Refused:
         """Return the rows of one SELECT on a database file, or on the image of one, or why there are none.
 

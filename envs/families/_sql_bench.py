@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,7 +241,9 @@ class SqlBenchmark:
 
     def _store(self, task: SourceTask) -> Store:
         tables = task.payload["tables_file"]
-        return self._open(Path(task.payload["database"]), task.payload["db_id"], Path(tables) if tables else None)
+        return self._open(
+            Path(task.payload["database"]), task.payload["db_id"], Path(tables) if tables else None
+        )
 
     def _open(self, folder: Path, db_id: str, tables_file: Path | None) -> Store:
         return store(folder, db_id, tables_file, self.errors, tuple(sorted(self.limits.items())))
@@ -311,3 +314,18 @@ class SqlBenchmark:
         if strict_match(want, [(1,)], self.permute):
             payload["flags"].append("SELECT 1 passes")
         return task
+
+
+def read_records(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON array. Raises `DataError`, naming the record."""
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}); is it cut short?") from None
+    if not isinstance(records, list):
+        raise DataError(f"{path}: expected a JSON array, got {type(records).__name__}")
+    for row, record in enumerate(records):
+        missing = [key for key in required if not isinstance(record, dict) or key not in record]
+        if missing:
+            raise DataError(f"{path}, item {row}: no field {', '.join(map(repr, missing))}")
+        yield record

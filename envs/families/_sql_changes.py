@@ -15,7 +15,7 @@ from typing import Any
 from sqlglot import exp, parse_one
 from sqlglot.dialects.sqlite import SQLite
 
-from envs.families._sql_goals import Maker, Part, Query, conjuncts, own_columns
+from envs.families._sql_goals import Maker, Part, Query, conjuncts, own_columns, within
 from envs.families._sql_words import Scope, Words, scope_of, sources
 
 Cells = Callable[[str, str], Sequence[Any]]
@@ -24,7 +24,7 @@ Cells = Callable[[str, str], Sequence[Any]]
 CANDIDATES = 16  # a goal
 _MOST_TEXT = 60  # longer texts are no values that users say
 
-_OTHER_COMPARISONS: dict[type[exp.Expression], tuple[type[exp.Expression], ...]] = {
+_OTHER_COMPARISONS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.GT: (exp.LT, exp.GTE),
     exp.LT: (exp.GT, exp.LTE),
     exp.GTE: (exp.LTE, exp.GT),
@@ -32,7 +32,7 @@ _OTHER_COMPARISONS: dict[type[exp.Expression], tuple[type[exp.Expression], ...]]
     exp.EQ: (exp.NEQ,),
     exp.NEQ: (exp.EQ,),
 }
-_OTHER_AGGREGATES: dict[type[exp.Expression], tuple[type[exp.Expression], ...]] = {
+_OTHER_AGGREGATES: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.Avg: (exp.Max, exp.Min, exp.Sum),
     exp.Sum: (exp.Avg, exp.Max, exp.Min),
     exp.Max: (exp.Min, exp.Avg),
@@ -95,7 +95,7 @@ class Changes:
         parts = [Maker(self.words).output(tree, part.scope, part.place) for tree in trees]
         return [other for other in parts if other.sql not in shown]
 
-    def _counts(self, node: exp.Expression, scope: Scope, rng: random.Random) -> list[exp.Expression]:
+    def _counts(self, node: exp.Expr, scope: Scope, rng: random.Random) -> list[exp.Expr]:
         """Return counts of different values in the place of a count of rows."""
         rows = [count for count in node.find_all(exp.Count) if isinstance(count.this, exp.Star)]
         columns = self._columns(scope, rng)[:4] if rows else []
@@ -109,7 +109,9 @@ class Changes:
         assert part.node is not None and part.scope is not None
         trees = self._trees(part.node, part.scope, rng, columns=False)
         make = Maker(self.words)
-        return [make.having(tree, part.scope, part.place, part.slot) for tree in trees if self._says(part, tree)]
+        return [
+            make.having(tree, part.scope, part.place, part.slot) for tree in trees if self._says(part, tree)
+        ]
 
     def _conditions(self, part: Part, make: Callable[..., Part], rng: random.Random) -> list[Part]:
         assert part.node is not None and part.scope is not None
@@ -117,7 +119,7 @@ class Changes:
         kept = [tree for tree in trees if self._says(part, tree)]
         return [make(tree, part.scope, part.core, part.place, part.slot) for tree in kept]
 
-    def _says(self, part: Part, tree: exp.Expression) -> bool:
+    def _says(self, part: Part, tree: exp.Expr) -> bool:
         """Return whether a condition speaks of the same thing: another subject is another slot."""
         assert part.node is not None and part.scope is not None
         return self.words.split(tree, part.scope)[0] == self.words.split(part.node, part.scope)[0]
@@ -135,7 +137,7 @@ class Changes:
 
     def _orders(self, part: Part | None, rng: random.Random) -> list[Part]:
         make, scope = Maker(self.words), scope_of(self.query.main)
-        orders: list[exp.Expression] = []
+        orders: list[exp.Expr] = []
         if part is not None and part.node is not None:
             turned = part.node.copy()
             for key in turned.expressions:
@@ -184,8 +186,8 @@ class Changes:
     # Changed trees.
 
     def _trees(
-        self, node: exp.Expression, scope: Scope, rng: random.Random, columns: bool = True
-    ) -> list[exp.Expression]:
+        self, node: exp.Expr, scope: Scope, rng: random.Random, columns: bool = True
+    ) -> list[exp.Expr]:
         """Return changed copies of `node`, the kinds of change in turn."""
         groups = [
             list(self._literals(node, scope, rng)),
@@ -195,14 +197,15 @@ class Changes:
         ]
         return [tree for row in zip_longest(*groups) for tree in row if tree is not None]
 
-    def _literals(self, node: exp.Expression, scope: Scope, rng: random.Random) -> Iterator[exp.Expression]:
+    def _literals(self, node: exp.Expr, scope: Scope, rng: random.Random) -> Iterator[exp.Expr]:
         places = [literal for literal in node.find_all(exp.Literal) if not literal.find_ancestor(exp.Limit)]
         rows = [
-            [_replaced(node, literal, other) for other in self._others(literal, scope, rng)] for literal in places
+            [_replaced(node, literal, other) for other in self._others(literal, scope, rng)]
+            for literal in places
         ]
         yield from (tree for row in zip_longest(*rows) for tree in row if tree is not None)
 
-    def _others(self, literal: exp.Literal, scope: Scope, rng: random.Random) -> list[exp.Expression]:
+    def _others(self, literal: exp.Literal, scope: Scope, rng: random.Random) -> Sequence[exp.Expr]:
         """Return other literals for the place of one, from the column that it is compared with first."""
         cells = list(self._compared(literal, scope))
         rng.shuffle(cells)
@@ -237,16 +240,16 @@ class Changes:
             return ()
         for column in own_columns(above):
             select = column.find_ancestor(exp.Select)
-            inner = scope_of(select, scope) if select is not None and _inside(select, literal) else scope
+            inner = scope_of(select, scope) if select is not None and within(literal, select) else scope
             _, table, _ = self.words.table_of(column, inner)
             if table is not None and self.words.names.column(table, column.name) is not None:
                 return self.cells(table, column.name)
         return ()
 
-    def _comparisons(self, node: exp.Expression) -> Iterator[exp.Expression]:
+    def _comparisons(self, node: exp.Expr) -> Iterator[exp.Expr]:
         yield from _swapped(node, _OTHER_COMPARISONS)
 
-    def _aggregates(self, node: exp.Expression) -> Iterator[exp.Expression]:
+    def _aggregates(self, node: exp.Expr) -> Iterator[exp.Expr]:
         yield from _swapped(node, _OTHER_AGGREGATES)
         for count in node.find_all(exp.Count):
             if isinstance(count.this, exp.Distinct) and len(count.this.expressions) == 1:
@@ -254,9 +257,7 @@ class Changes:
             elif isinstance(count.this, exp.Column):
                 yield _replaced(node, count, exp.Count(this=exp.Distinct(expressions=[count.this.copy()])))
 
-    def _other_columns(
-        self, node: exp.Expression, scope: Scope, rng: random.Random
-    ) -> Iterator[exp.Expression]:
+    def _other_columns(self, node: exp.Expr, scope: Scope, rng: random.Random) -> Iterator[exp.Expr]:
         for column in own_columns(node):
             alias, table, found = self.words.table_of(column, scope)
             if table is None or found is not scope or isinstance(column.this, exp.Star):
@@ -270,7 +271,7 @@ class Changes:
             for other in rng.sample(others, min(4, len(others))):
                 yield _replaced(node, column, _column(other.sql, alias if column.table else None))
 
-    def _negations(self, node: exp.Expression) -> Iterator[exp.Expression]:
+    def _negations(self, node: exp.Expr) -> Iterator[exp.Expr]:
         """Return the top condition with its NOT taken away or put there."""
         if isinstance(node, exp.Not):
             yield node.this.copy()
@@ -318,7 +319,7 @@ class Changes:
         if main.find(exp.Star) and not main.find(exp.Count):
             return []
         shown = {node.sql("sqlite").lower() for node in main.expressions}
-        free: list[exp.Expression] = [
+        free: list[exp.Expr] = [
             column for column in self._columns(scope, rng) if column.sql("sqlite").lower() not in shown
         ]
         if main.find(exp.AggFunc) and not main.args.get("group"):  # a bare column would be any row's
@@ -331,11 +332,11 @@ def _column(name: str, alias: str | None) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=not plain), table=alias)
 
 
-def _operation_of(root: exp.Expression, core: int) -> exp.Expression:
+def _operation_of(root: exp.Expr, core: int) -> exp.Expr:
     """Return the set operation whose right side is SELECT number `core`."""
-    operations: list[exp.Expression] = []
+    operations: list[exp.Expr] = []
 
-    def walk(node: exp.Expression) -> None:
+    def walk(node: exp.Expr) -> None:
         if isinstance(node, exp.SetOperation):
             walk(node.this)
             operations.append(node)
@@ -345,9 +346,7 @@ def _operation_of(root: exp.Expression, core: int) -> exp.Expression:
     return operations[core - 1]
 
 
-def _swapped(
-    node: exp.Expression, table: dict[type[exp.Expression], tuple[type[exp.Expression], ...]]
-) -> Iterator[exp.Expression]:
+def _swapped(node: exp.Expr, table: dict[type[exp.Expr], tuple[type[exp.Expr], ...]]) -> Iterator[exp.Expr]:
     for old in node.find_all(*table):
         if isinstance(old.find_ancestor(exp.Join), exp.Join):
             continue
@@ -356,12 +355,12 @@ def _swapped(
 
 
 def _copy(value: Any) -> Any:
-    if isinstance(value, exp.Expression):
+    if isinstance(value, exp.Expr):
         return value.copy()
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _replaced(node: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
+def _replaced(node: exp.Expr, old: exp.Expr, new: exp.Expr) -> exp.Expr:
     """Return a copy of `node` with `new` in the place of `old`."""
     if old is node:
         return new
@@ -369,15 +368,6 @@ def _replaced(node: exp.Expression, old: exp.Expression, new: exp.Expression) ->
     copied = node.copy()
     next(one for k, one in enumerate(copied.walk()) if k == at).replace(new.copy())
     return copied
-
-
-def _inside(select: exp.Expression, literal: exp.Expression) -> bool:
-    above: exp.Expression | None = literal
-    while above is not None:
-        if above is select:
-            return True
-        above = above.parent
-    return False
 
 
 def _sayable(cell: Any) -> bool:

@@ -18,8 +18,7 @@ from envs.families._sql_names import Names
 from envs.families._sql_rebuild import HOLE
 from envs.families._sql_words import ORDINALS, Scope, Words, limit_words, scope_of
 
-
-_AFTER: dict[type[exp.Expression], tuple[str, str]] = {
+_AFTER: dict[type[exp.Expr], tuple[str, str]] = {
     exp.Union: ("UNION", "the first list together with the second list: {}"),
     exp.Intersect: ("INTERSECT", "only what the first list shares with the second list: {}"),
     exp.Except: ("EXCEPT", "the first list without the second list: {}"),
@@ -41,7 +40,7 @@ class Part:
     slot: str
     value: str
     text: str
-    node: exp.Expression | None = field(default=None, repr=False)
+    node: exp.Expr | None = field(default=None, repr=False)
     scope: Scope | None = field(default=None, repr=False)
 
     def data(self) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class Query:
 
     parts: Sequence[Part]
     tables: Sequence[str]
-    root: exp.Expression
+    root: exp.Expr
     words: Words
     """Trees as they are after `read_query`: quoted texts are literals."""
 
@@ -64,7 +63,7 @@ class Query:
         return cores(self.root)[0]
 
 
-def cores(root: exp.Expression) -> list[exp.Select]:
+def cores(root: exp.Expr) -> list[exp.Select]:
     """Return the SELECTs that set operations connect, from left to right."""
     if isinstance(root, exp.SetOperation):
         return [*cores(root.this), *cores(root.expression)]
@@ -73,7 +72,7 @@ def cores(root: exp.Expression) -> list[exp.Select]:
     return [root]
 
 
-def parse(sql: str, names: Names) -> exp.Expression:
+def parse(sql: str, names: Names) -> exp.Expr:
     """Return the syntax tree of one SELECT. Raises `DataError`.
 
     SQLite takes a word in double quotation marks for text where no column has that name; so does this.
@@ -115,7 +114,7 @@ class Maker:
         self.words = words
         self._slots: dict[str, int] = {}
 
-    def parts(self, root: exp.Expression) -> list[Part]:
+    def parts(self, root: exp.Expr) -> list[Part]:
         found: list[Part] = []
         selects = cores(root)
         main, scope = selects[0], scope_of(selects[0])
@@ -144,7 +143,7 @@ class Maker:
         count = self._slots[name] = self._slots.get(name, 0) + 1
         return name if count == 1 else f"{ORDINALS[min(count, 10) - 1]} {name}"
 
-    def _helpers(self, root: exp.Expression) -> list[Part]:
+    def _helpers(self, root: exp.Expr) -> list[Part]:
         found: list[Part] = []
         clause = root.args.get("with_")
         for at, helper in enumerate(clause.expressions if clause is not None else []):
@@ -160,7 +159,7 @@ class Maker:
     def tables(self, sql: str, value: str) -> Part:
         return Part("from", 0, 0, sql, "data source", value, f"take the data from {value}")
 
-    def output(self, node: exp.Expression, scope: Scope, at: int) -> Part:
+    def output(self, node: exp.Expr, scope: Scope, at: int) -> Part:
         value = self.words.value(node, scope)
         slot = "output" if at == 0 else f"{ORDINALS[min(at, 9)]} output"
         where = "" if at == 0 else f" as the {ORDINALS[min(at, 9)]} output"
@@ -171,7 +170,7 @@ class Maker:
         text = f"get duplicate rows {value}"
         return Part("distinct", 0, 0, "DISTINCT" if on else "", "duplicate rows", value, text)
 
-    def where(self, node: exp.Expression, scope: Scope, core: int, at: int, slot: str | None = None) -> Part:
+    def where(self, node: exp.Expr, scope: Scope, core: int, at: int, slot: str | None = None) -> Part:
         subject, predicate = self.words.split(node, scope)
         there = f" in the {ORDINALS[core]} list" if core else ""
         slot = slot or self._slot(f"condition on {subject or subjects(node, scope, self.words)}{there}")
@@ -187,14 +186,14 @@ class Maker:
         sql = ", ".join(node.sql("sqlite") for node in group.expressions)
         return Part("group", 0, 0, sql, "grouping", value, f"group the rows by {value}", group, scope)
 
-    def having(self, node: exp.Expression, scope: Scope, at: int, slot: str | None = None) -> Part:
+    def having(self, node: exp.Expr, scope: Scope, at: int, slot: str | None = None) -> Part:
         subject, predicate = self.words.split(node, scope)
         slot = slot or self._slot(f"group condition on {subject or subjects(node, scope, self.words)}")
         said = f"{subject} is {predicate}" if subject else predicate
         text = f"keep only groups where {said}"
         return Part("having", 0, at, node.sql("sqlite"), slot, predicate, text, node, scope)
 
-    def combine(self, operation: exp.Expression, select: exp.Select, core: int) -> Part:
+    def combine(self, operation: exp.Expr, select: exp.Select, core: int) -> Part:
         """Return the part of a set operation: all of its right side but the conditions on rows."""
         word, said = _AFTER[type(operation)]
         if isinstance(operation, exp.Union) and operation.args.get("distinct") is False:
@@ -217,7 +216,7 @@ class Maker:
         sql = ", ".join(key.sql("sqlite") for key in order.expressions)
         return Part("order", 0, 0, sql, "sort order", value, f"sort the rows by {value}", order, scope)
 
-    def limit(self, limit: exp.Limit, root: exp.Expression) -> Part:
+    def limit(self, limit: exp.Limit, root: exp.Expr) -> Part:
         value = limit_words(root) or ""
         offset = root.args.get("offset")
         sql = limit.expression.sql("sqlite")
@@ -229,7 +228,7 @@ class Maker:
         return self.limit(root.args["limit"], root)
 
 
-def conjuncts(select: exp.Select, clause: str) -> list[exp.Expression]:
+def conjuncts(select: exp.Select, clause: str) -> list[exp.Expr]:
     """Return the conditions that AND connects at the top of WHERE or HAVING."""
     found = select.args.get(clause)
     if found is None:
@@ -237,25 +236,26 @@ def conjuncts(select: exp.Select, clause: str) -> list[exp.Expression]:
     return list(found.this.flatten()) if isinstance(found.this, exp.And) else [found.this]
 
 
-def subjects(node: exp.Expression, scope: Scope, words: Words) -> str:
+def subjects(node: exp.Expr, scope: Scope, words: Words) -> str:
     """Return the columns that a condition of one piece speaks of."""
     named = dict.fromkeys(words.value(column, scope) for column in own_columns(node))
     return " or ".join(named) or "the rows"
 
 
-def own_columns(node: exp.Expression) -> list[exp.Column]:
+def own_columns(node: exp.Expr) -> list[exp.Column]:
     """Return the columns in `node` that stand in no query within it."""
     return [
         column
         for column in node.find_all(exp.Column)
-        if (query := column.find_ancestor(exp.Query)) is None or not _within(query, node)
+        if (query := column.find_ancestor(exp.Query)) is None or not within(query, node)
     ]
 
 
-def _within(query: exp.Expression, node: exp.Expression) -> bool:
-    above: exp.Expression | None = query
+def within(node: exp.Expr, tree: exp.Expr) -> bool:
+    """Return whether `node` is `tree` or stands in it."""
+    above: exp.Expr | None = node
     while above is not None:
-        if above is node:
+        if above is tree:
             return True
         above = above.parent
     return False

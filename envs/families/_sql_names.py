@@ -78,7 +78,9 @@ def _from_ddl(base: ReadOnlyDatabase, db_id: str) -> list[tuple[str, str, str]]:
         kinds: dict[str, str] = {}
         try:
             for definition in parse_one(ddl, dialect="sqlite").find_all(exp.ColumnDef):
-                kinds[definition.name.lower()] = definition.args["kind"].sql() if definition.args.get("kind") else ""
+                kinds[definition.name.lower()] = (
+                    definition.args["kind"].sql() if definition.args.get("kind") else ""
+                )
         except ParseError:
             pass  # names alone will do
         rows += [(table, column, kinds.get(column.lower(), "")) for column in columns]

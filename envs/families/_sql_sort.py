@@ -7,7 +7,7 @@ from sqlglot import exp
 _MORE = 1000  # rows looked at beyond the limit
 
 
-def sort_keys(root: exp.Expression) -> tuple[str, int, int] | None:
+def sort_keys(root: exp.Expr) -> tuple[str, int, int] | None:
     """Return (query, number of keys, offset): the gold without its limit, each row followed by its sort keys.
 
     None where there is nothing to tell (neither order nor limit) or the keys cannot be shown: a set
@@ -33,7 +33,7 @@ def sort_keys(root: exp.Expression) -> tuple[str, int, int] | None:
     return keyed.sql("sqlite"), len(keys), skipped or 0
 
 
-def _keys(root: exp.Expression, order: exp.Expression | None) -> list[exp.Expression] | None:
+def _keys(root: exp.Expr, order: exp.Expr | None) -> list[exp.Expr] | None:
     if order is None:
         return []
     if not isinstance(root, exp.Select):
@@ -41,7 +41,7 @@ def _keys(root: exp.Expression, order: exp.Expression | None) -> list[exp.Expres
     aliases = {node.alias.lower(): node.this for node in root.expressions if isinstance(node, exp.Alias)}
     outputs = [node.this if isinstance(node, exp.Alias) else node for node in root.expressions]
     shown = {node.sql("sqlite").lower() for node in outputs}
-    keys: list[exp.Expression] = []
+    keys: list[exp.Expr] = []
     for ordered in order.expressions:
         key = ordered.this
         if isinstance(key, exp.Literal) and not key.is_string:
@@ -57,6 +57,6 @@ def _keys(root: exp.Expression, order: exp.Expression | None) -> list[exp.Expres
     return keys
 
 
-def _whole(clause: exp.Expression | None) -> int | None:
+def _whole(clause: exp.Expr | None) -> int | None:
     number = clause.expression if clause is not None else None
     return int(number.this) if isinstance(number, exp.Literal) and str(number.this).isdigit() else None

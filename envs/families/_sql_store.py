@@ -24,7 +24,9 @@ class Store:
     `limits` are those of `ReadOnlyDatabase`, `errors` is what becomes of bytes that are no UTF-8.
     """
 
-    def __init__(self, folder: Path, db_id: str, tables_file: Path | None, errors: str, **limits: Any) -> None:
+    def __init__(
+        self, folder: Path, db_id: str, tables_file: Path | None, errors: str, **limits: Any
+    ) -> None:
         main = folder / f"{db_id}.sqlite"
         others = sorted(path for path in folder.glob("*.sqlite") if path != main and path.name[0] != ".")
         self.paths = (main, *others)
@@ -81,7 +83,9 @@ class Store:
         if isinstance(rows, Refused):  # a view, or a table without rowid
             rows = self.bases[0].run(f"{sql} LIMIT {_ROWS_OF_A_COLUMN}")
         cells = [] if isinstance(rows, Refused) else [row[0] for row in rows]
-        return tuple(dict.fromkeys(cell for cell in cells if cell is not None and not isinstance(cell, bytes)))
+        return tuple(
+            dict.fromkeys(cell for cell in cells if cell is not None and not isinstance(cell, bytes))
+        )
 
 
 @functools.lru_cache(maxsize=256)

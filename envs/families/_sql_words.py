@@ -15,19 +15,19 @@ from envs.families._sql_names import Names
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
-_AGGREGATES: dict[type[exp.Expression], str] = {
+_AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Avg: "average",
     exp.Sum: "total",
     exp.Min: "lowest",
     exp.Max: "highest",
 }
-_ARITHMETIC: dict[type[exp.Expression], str] = {
+_ARITHMETIC: dict[type[exp.Expr], str] = {
     exp.Add: "plus",
     exp.Sub: "minus",
     exp.Mul: "times",
     exp.Div: "divided by",
 }
-COMPARISONS: dict[type[exp.Expression], str] = {
+COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "",
     exp.NEQ: "not ",
     exp.GT: "more than ",
@@ -35,7 +35,7 @@ COMPARISONS: dict[type[exp.Expression], str] = {
     exp.LT: "less than ",
     exp.LTE: "at most ",
 }
-_SETS: dict[type[exp.Expression], str] = {
+_SETS: dict[type[exp.Expr], str] = {
     exp.Union: "together with",
     exp.Intersect: "that are also among",
     exp.Except: "but not",
@@ -59,7 +59,7 @@ def scope_of(select: exp.Select, outer: Scope | None = None) -> Scope:
     return Scope(tables, outer)
 
 
-def sources(select: exp.Select) -> list[exp.Expression]:
+def sources(select: exp.Select) -> list[exp.Expr]:
     """Return the tables and subqueries after FROM, in order."""
     start = select.args.get("from_")
     joins = select.args.get("joins") or []
@@ -106,7 +106,7 @@ class Words:
         same = [other for other, named in scope.tables.items() if (named or "").lower() == table.lower()]
         return f"{ORDINALS[same.index(alias) % 10]} {words}" if len(same) > 1 else words
 
-    def value(self, node: exp.Expression, scope: Scope) -> str:
+    def value(self, node: exp.Expr, scope: Scope) -> str:
         """Return an expression in words."""
         match node:
             case exp.Column():
@@ -158,19 +158,19 @@ class Words:
             return f"number of different {self._list(node.this.expressions, scope)} values"
         return f"number of {self.value(node.this, scope)} values"
 
-    def _choice(self, arms: list[str], default: exp.Expression | None, scope: Scope) -> str:
+    def _choice(self, arms: list[str], default: exp.Expr | None, scope: Scope) -> str:
         rest = f", else {self.value(default, scope)}" if default is not None else ""
         return f"({', '.join(arms)}{rest})"
 
-    def _list(self, nodes: Sequence[exp.Expression], scope: Scope) -> str:
+    def _list(self, nodes: Sequence[exp.Expr], scope: Scope) -> str:
         return ", ".join(self.value(node, scope) for node in nodes)
 
-    def condition(self, node: exp.Expression, scope: Scope) -> str:
+    def condition(self, node: exp.Expr, scope: Scope) -> str:
         """Return a condition in words, as a clause: "age is more than 20"."""
         subject, predicate = self.split(node, scope)
         return f"{subject} is {predicate}" if subject else predicate
 
-    def split(self, node: exp.Expression, scope: Scope) -> tuple[str, str]:
+    def split(self, node: exp.Expr, scope: Scope) -> tuple[str, str]:
         """Return (subject, predicate) of a condition, the subject "" where the clause is one piece."""
         kind = type(node)
         negated = isinstance(node, exp.Not)
@@ -202,7 +202,10 @@ class Words:
             return left, COMPARISONS[kind] + right
         if negated:
             return "", f"it is not so that {self.condition(inner, scope)}"
-        return "", f"{self.value(node, scope) if not isinstance(node, exp.Predicate) else node.sql('sqlite')} holds"
+        return (
+            "",
+            f"{self.value(node, scope) if not isinstance(node, exp.Predicate) else node.sql('sqlite')} holds",
+        )
 
     def order(self, order: exp.Order, scope: Scope) -> str:
         keys = [
@@ -229,7 +232,7 @@ class Words:
                 said += " in every combination"
         return said
 
-    def _on(self, on: exp.Expression, scope: Scope) -> str:
+    def _on(self, on: exp.Expr, scope: Scope) -> str:
         if isinstance(on, exp.EQ) and isinstance(on.left, exp.Column) and isinstance(on.right, exp.Column):
             left, right = (
                 self.names.column(self.table_of(side, scope)[1], side.name) for side in (on.left, on.right)
@@ -238,13 +241,13 @@ class Words:
                 return f"by {left.words}"
         return f"where {self.condition(on, scope)}"
 
-    def _source(self, source: exp.Expression, scope: Scope) -> str:
+    def _source(self, source: exp.Expr, scope: Scope) -> str:
         if isinstance(source, exp.Table):
             return self._alias((source.alias or source.name).lower(), scope)
         alias = f" as {source.alias}" if source.alias else ""
         return f"({self.query(source.this, None)}){alias}"
 
-    def query(self, query: exp.Expression, outer: Scope | None) -> str:
+    def query(self, query: exp.Expr, outer: Scope | None) -> str:
         """Return a list within a query in words: "average age of singer where country is 'France'"."""
         if isinstance(query, exp.SetOperation):
             left, right = self.query(query.this, outer), self.query(query.expression, outer)
@@ -270,7 +273,7 @@ class Words:
         return said
 
 
-def limit_words(query: exp.Expression) -> str | None:
+def limit_words(query: exp.Expr) -> str | None:
     """Return the limit of a query in words, "the first 3 rows"; None without one."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is None:
