@@ -90,6 +90,12 @@ def parse(sql: str, names: Names) -> exp.Expr:
         quoted = isinstance(name, exp.Identifier) and name.args.get("quoted") and not column.table
         if quoted and name.name.lower() not in columns | aliases:
             column.replace(exp.Literal.string(name.name))
+    for like in list(root.find_all(exp.Like)):
+        # One form of negation for all conditions; within ESCAPE the flag stays and is said as SQL.
+        if like.args.get("negate") and not isinstance(like.parent, exp.Escape):
+            plain = like.copy()
+            plain.set("negate", None)
+            like.replace(exp.Not(this=plain))
     return root
 
 

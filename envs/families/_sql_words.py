@@ -149,7 +149,15 @@ class Words:
             return f"{left} {_ARITHMETIC[kind]} {right}"
         if kind in COMPARISONS or isinstance(node, exp.Predicate | exp.Not | exp.Connector):
             return f"({self.condition(node, scope)})"
-        return node.sql("sqlite")
+        return self._as_sql(node, scope)
+
+    def _as_sql(self, node: exp.Expr, scope: Scope) -> str:
+        """Return what has no phrase of its own as SQL, its columns in words: users know no aliases."""
+        said = exp.Paren(this=node.copy())
+        for column in list(said.find_all(exp.Column)):
+            if column.find_ancestor(exp.Query) is None:
+                column.replace(exp.Var(this=self.column(column, scope)))
+        return said.this.sql("sqlite")
 
     def _count(self, node: exp.Count, scope: Scope) -> str:
         if isinstance(node.this, exp.Star):
@@ -202,10 +210,8 @@ class Words:
             return left, COMPARISONS[kind] + right
         if negated:
             return "", f"it is not so that {self.condition(inner, scope)}"
-        return (
-            "",
-            f"{self.value(node, scope) if not isinstance(node, exp.Predicate) else node.sql('sqlite')} holds",
-        )
+        said = self._as_sql(node, scope) if isinstance(node, exp.Predicate) else self.value(node, scope)
+        return "", f"{said} holds"
 
     def order(self, order: exp.Order, scope: Scope) -> str:
         keys = [

@@ -37,7 +37,7 @@ pytestmark = [
         reason="no official evaluator (set FLUXFORGE_SUITE_EVAL to a copy of taoyds/test-suite-sql-eval)",
     ),
     pytest.mark.skipif(
-        PYTHON == sys.executable and importlib.util.find_spec("sqlparse") is None,
+        sys.executable == PYTHON and importlib.util.find_spec("sqlparse") is None,
         reason="no sqlparse here (set FLUXFORGE_SUITE_PYTHON to a Python with sqlparse and tqdm)",
     ),
 ]
@@ -155,7 +155,9 @@ def test_every_gold_gets_the_official_verdict(folder: Path, keep_distinct: bool)
     from envs.families._sql_store import store
 
     family = Spider("official", keep_distinct)
-    items = [item for item in FAMILY.items(DATA, "dev") if (DATA / "spider" / "database" / item.db_id).is_dir()]
+    items = [
+        item for item in FAMILY.items(DATA, "dev") if (DATA / "spider" / "database" / item.db_id).is_dir()
+    ]
     theirs = official(folder, [(item.db_id, item.sql, item.sql, keep_distinct) for item in items])
     assert len(items) == 972
     limits = tuple(sorted(family.limits.items()))
