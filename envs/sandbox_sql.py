@@ -77,7 +77,8 @@ class ReadOnlyDatabase:
         image: bytes | None = None,
     ) -> None:
         self._connection = connection
-        self._deadline_s, self._max_rows, self._max_total = deadline_s, max_rows, max_total
+        self._deadline_s, self._max_rows = deadline_s, max_rows
+        self._max_bytes, self._max_total = max_bytes, max_total
         self._lock = threading.Lock()
         self._stop_cpu = self._stop_wall = 0.0
         self.image = image
@@ -170,9 +171,10 @@ class ReadOnlyDatabase:
             if len(rows) > self._max_rows:
                 return Refused(f"more than {self._max_rows} rows")
             # Only a long result can be a huge one that the limit on single cells lets through.
-            total += sum(len(cell) for row in chunk for cell in row if isinstance(cell, str | bytes))
-            if total > self._max_total:
-                return Refused(f"more than {self._max_total} bytes")
+            if len(rows) * len(chunk[0]) * self._max_bytes > self._max_total:
+                total += sum(len(cell) for row in chunk for cell in row if isinstance(cell, str | bytes))
+                if total > self._max_total:
+                    return Refused(f"more than {self._max_total} bytes")
             if len(chunk) < _CHUNK:
                 break
         return rows
