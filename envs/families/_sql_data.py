@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import random
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.errors import GraderError
@@ -15,18 +17,25 @@ from envs.vocab.sql_words import Column, Schema
 
 Condition = tuple[str, str, Any]  # column, role of the filter, operand
 
-# what `condition_sql` says, in Python; "between" holds both ends
-_TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "equal": operator.eq,
-    "other": operator.ne,
-    "initial": lambda cell, letter: cell[:1].upper() == letter.upper(),
-    "least": operator.ge,
-    "most": operator.le,
-    "between": lambda cell, ends: ends[0] <= cell <= ends[1],
-}
-
 DATABASES = 5  # a schema
 _ROWS, _PARENT_ROWS = 40, 8
+
+
+class _Lookup:
+    """Which rows of a column hold, begin with, or lie below a value, as bit sets of ids."""
+
+    def __init__(self, column: Sequence[Any]) -> None:
+        pairs = sorted((cell, id) for id, cell in enumerate(column) if id)
+        self.cells = [cell for cell, _ in pairs]
+        self.below = [0, *itertools.accumulate((1 << id for _, id in pairs), operator.or_)]
+        """`below[n]`: the ids of the n least cells."""
+        self.equal: dict[Any, int] = {}
+        self.initial: dict[str, int] = {}
+        for cell, id in pairs:
+            self.equal[cell] = self.equal.get(cell, 0) | 1 << id
+            if isinstance(cell, str):
+                letter = cell[:1].upper()
+                self.initial[letter] = self.initial.get(letter, 0) | 1 << id
 
 
 class Database:
@@ -51,7 +60,6 @@ class Database:
             ),
         ]
         self.database = ReadOnlyDatabase.in_memory(script)
-        self.mask = functools.lru_cache(maxsize=20_000)(self._mask)
         self._order = functools.cache(
             lambda sort: [
                 row[0] for row in self.trusted(f"SELECT {schema.table}.id FROM {schema.table}{sort}")
@@ -59,15 +67,33 @@ class Database:
         )
         names = self.rows[0].keys()
         self._columns = {name.replace(" ", "_"): [None, *(row[name] for row in self.rows)] for name in names}
+        self._all = sum(1 << id for id in range(1, len(self.rows) + 1))
+        self._lookup = functools.cache(lambda column: _Lookup(self._columns[column]))
         self._results = functools.lru_cache(maxsize=20_000)(self.database.run)
 
-    def _mask(self, condition: Condition | None) -> int:
+    def mask(self, condition: Condition | None) -> int:
         """Return the ids of the rows for which a condition holds (None: all rows), as a bit set."""
         if condition is None:
-            return sum(1 << id for id in range(1, len(self.rows) + 1))
+            return self._all
         column, role, operand = condition
-        test = _TESTS[role]
-        return sum(1 << id for id, cell in enumerate(self._columns[column]) if id and test(cell, operand))
+        known = self._lookup(column)
+        match role:
+            case "equal":
+                return known.equal.get(operand, 0)
+            case "other":
+                return self._all & ~known.equal.get(operand, 0)
+            case "initial":
+                return known.initial.get(operand.upper(), 0)
+            case "least":
+                return self._all & ~known.below[bisect_left(known.cells, operand)]
+            case "most":
+                return known.below[bisect_right(known.cells, operand)]
+            case "between":
+                return (
+                    known.below[bisect_right(known.cells, operand[1])]
+                    & ~known.below[bisect_left(known.cells, operand[0])]
+                )
+        raise GraderError(f"unknown filter {role!r}")
 
     def evaluate(self, shape: Mapping[str, str], mask: int) -> list[Row] | None:
         """Return what a query of this shape (role -> SQL) gives for the rows in `mask`, without running it.

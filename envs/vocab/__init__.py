@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from envs.errors import unknown_name
 
 Kind = Literal["string", "integer", "number", "boolean", "array"]
+
+T = TypeVar("T")
 
 SPLITS = ("train", "heldout")
 
@@ -26,6 +28,25 @@ STOPWORDS = frozenset(_STOPWORDS.split())
 
 _ANY = ("the {slot} should be {}", "set the {slot} to {}", "use {} for the {slot}", "I want {} as the {slot}")
 _BOOLEAN = ("say {} to {slot}", "{slot}: {}", "my choice on {slot} is {}", "mark {slot} as {}")
+
+
+def sample(items: Sequence[T], count: int, rng: random.Random) -> list[T]:
+    """Return what `rng.sample(items, count)` returns, by the same draws, without its overhead.
+
+    For long lists that `random.sample` treats in another way, it is called itself.
+    """
+    size, draw = len(items), rng.getrandbits
+    if not 0 <= count <= size <= 21:
+        return rng.sample(items, count)
+    pool, found = list(items), []
+    for left in range(size, size - count, -1):
+        bits = left.bit_length()
+        at = draw(bits)
+        while at >= left:
+            at = draw(bits)
+        found.append(pool[at])
+        pool[at] = pool[left - 1]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +63,7 @@ class Pool:
         """Return up to `count` different values other than `value`, in random order."""
         size = len(self.values)
         if size <= 2 * count + 2:
-            return rng.sample([other for other in self.values if other != value], min(count, size - 1))
+            return sample([other for other in self.values if other != value], min(count, size - 1), rng)
         found: dict[str, None] = {}
         while len(found) < count:
             other = self.values[int(rng.random() * size)]

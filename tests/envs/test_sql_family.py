@@ -86,16 +86,16 @@ def test_each_variant_and_decoy_flips_the_verdict() -> None:
 
 
 def test_the_quick_evaluation_agrees_with_sqlite() -> None:
-    from envs.families import sql
+    from envs.families._sql_data import database
+    from envs.families._sql_flip import pairs_of, split_state
 
     known = 0
     for task in tasks(150):
-        base = sql.database(task.split, task.payload["table"], task.payload["database"])
+        base = database(task.split, task.payload["table"], task.payload["database"])
         rng = random.Random(task.id)
         extra = rng.sample(FAMILY.decoys(task, rng), 2) if rng.random() < 0.5 else []
         kept = [goal for goal in (*task.goals, *extra) if rng.random() < 0.8]
-        pairs = tuple((goal.slot, goal.value) for goal in kept)
-        shape, mask = sql._split_state(task.split, task.payload["table"], base, pairs)
+        shape, mask = split_state(task.split, task.payload["table"], base, pairs_of(kept))
         found = base.evaluate(shape, mask)
         if found is not None:
             known += 1
