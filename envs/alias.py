@@ -2,7 +2,7 @@
 
 A small model learns the slot names of its training families by heart within a few steps, and how their values
 look, and then writes those for slots it has never seen. In an aliased dialogue every slot is called by one to
-three words drawn from the training vocabulary ("velvet parade" for "output columns"), and two in five slots
+three words drawn from the training vocabulary ("velvet parade" for "output columns"), and a quarter of the slots
 take made-up values of one shape ("kiln, parade", "12 lanterns", "QT-407"), in the goals and so in what the user
 says. Verdicts and the family's own checks are untouched: the family only ever sees its own names and values.
 """
@@ -20,7 +20,7 @@ from envs.intent import Goal, IntentState
 from envs.task import Family, Grade, SourceTask
 
 MAX_WORDS = 3
-VALUE_SHARE = 0.4
+VALUE_SHARE = 0.25
 """Share of slots whose values are made up too."""
 # How a goal is put; one of each a slot, so that its variants sound alike.
 _NAMED = (
