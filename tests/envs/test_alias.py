@@ -42,7 +42,7 @@ def test_values_of_a_slot_stay_apart_and_alike() -> None:
             assert all(one.value and one.value in one.text for one in [goal, *variants])
         own = {goal.value for goal in task.goals}
         made += sum(goal.value not in own for goal in aliased.task.goals)
-    assert made > 40
+    assert made > 20
 
 
 def test_the_share_of_aliased_dialogues_is_that_asked_for_and_repeats() -> None:
