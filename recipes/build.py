@@ -100,12 +100,12 @@ def build_set(
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
         with Workers(jobs) as workers:
-            held_out = _held_out(recipe, data)
+            held_out = held_out_of(recipe, data)
 
             def grade_golds(
                 name: str, batches: Sequence[Sequence[SourceTask]]
             ) -> Iterator[list[Quarantined | None]]:
-                with _Bar(sum(map(len, batches)), f"check golds of {name}", quiet) as bar:
+                with Bar(sum(map(len, batches)), f"check golds of {name}", quiet) as bar:
                     for verdicts in workers.grade_golds(name, batches):
                         bar.advance(name, len(verdicts))
                         yield verdicts
@@ -147,13 +147,11 @@ def _families(
     return found, skipped
 
 
-def _held_out(recipe: SetRecipe, data: Path | None) -> HeldOut | None:
-    """Return every task of the evaluation splits from which a set is kept apart, for those files that are there.
+def held_out_of(recipe: SetRecipe, data: Path | None) -> HeldOut:
+    """Return every task of the evaluation splits that a set is kept apart from, for those files that are there.
 
     The whole splits are taken, whatever sample of them a set publishes.
     """
-    if not recipe.disjoint_from:
-        return None
     found = HeldOut()
     names = {name for other in recipe.disjoint_from for name in families_of(get_set(other), registry())}
     for name in sorted(names):
@@ -178,7 +176,7 @@ def _write(
     strata = settings.strata()
     files: list[dict[str, Any]] = []
     total = sum(len(selection.tasks) for selection in selections)
-    with _Bar(total, f"build {settings.set}", quiet) as bar:
+    with Bar(total, f"build {settings.set}", quiet) as bar:
         for selection in selections:
             name = selection.family.name
             (folder / name).mkdir()
@@ -206,7 +204,7 @@ def _write(
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-class _Bar(Progress):
+class Bar(Progress):
     """A progress bar for many small steps: where there is no terminal, a line now and then; `quiet`, nothing."""
 
     def __init__(self, total: int, label: str, quiet: bool) -> None:
