@@ -75,7 +75,8 @@ def read_sets(text: str) -> Sets:
     try:
         sets = Sets.model_validate(yaml.safe_load(text))
     except ValidationError as error:
-        first = error.errors()[0]
+        # An unknown key before a missing one: the first is most often the second, misspelt.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         raise ConfigError(f"sets.yaml, {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     for name, recipe in sets.sets.items():
         for other in recipe.disjoint_from:

@@ -70,6 +70,11 @@ class Gold(Check):
     def whole(self, material: Material) -> None:
         for name, entry in (material.manifest or {}).get("families", {}).items():
             self.count(f"quarantined in {name}", entry["quarantined"])
+        for line in material.left_out():
+            if line["id"] in self._seen:
+                self.fail(line["id"], f"is left out ({line['why']}) and has dialogues all the same")
+            if not line["reason"]:
+                self.fail(line["id"], "is left out without a reason")
 
 
 class Flips(Check):

@@ -13,6 +13,7 @@ from envs.dialogue import Dialogue
 from envs.drift import BUDGETS
 from envs.errors import DataError, MissingFiles, UnknownName
 from envs.families import is_procedural
+from envs.jsonl import read_jsonl
 from envs.parquet import read_dialogues
 from envs.task import Family, SourceTask, get_family
 from recipes.build import MANIFEST
@@ -96,6 +97,13 @@ class Material:
         """Return the tasks of a family as the set itself holds them; none for a single file."""
         path = self.path / family / "tasks.parquet"
         return list(read_tasks(path, self.data)) if path.is_file() else []
+
+    def left_out(self) -> list[dict[str, str]]:
+        """Return what the set says it left out: id, why, reason; nothing for a single file."""
+        path = self.path / "quarantine.jsonl"
+        if self.manifest is None or not path.is_file():
+            return []
+        return [record for _, record in read_jsonl(path, ("id", "why", "reason"))]
 
     def _read(self, family: Family) -> list[SourceTask]:
         if self.data is not None:
