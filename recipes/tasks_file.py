@@ -63,8 +63,9 @@ def read_tasks(path: Path, data: Path | None) -> Iterator[SourceTask]:
                     payload = json.loads(row["payload"])
                     if data is not None:
                         payload = _swap(payload, DATA_MARK, str(data))
-                    texts = (row[name] for name in ("id", "family", "split", "opening", "context"))
-                    yield SourceTask(*texts, tuple(goal_from_dict(goal) for goal in row["goals"]), payload)
+                    goals = tuple(goal_from_dict(goal) for goal in row["goals"])
+                    texts = {name: row[name] for name in ("id", "family", "split", "opening", "context")}
+                    yield SourceTask(**texts, goals=goals, payload=payload)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise

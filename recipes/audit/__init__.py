@@ -101,7 +101,8 @@ def run_audit(path: Path, data: Path | None, settings: AuditSettings, out: Path 
 
 def show(findings: Sequence[Finding], console: Console | None = None) -> None:
     """Print the findings as tables, and examples of what fails."""
-    console = console or Console()
+    if console is None:  # a log file has room for the whole table
+        console = Console() if Console().is_terminal else Console(width=130)
     table = Table(title="Audit")
     for column in ("check", "status", "looked at", "wrong"):
         table.add_column(column, justify="right" if column in ("looked at", "wrong") else "left")
@@ -141,7 +142,7 @@ def _show_realised(console: Console, info: dict[str, Any]) -> None:
     table = Table(title="Realised (means; the paper: easy 0.95 variants, 0.61 decoys; hard 2.24 and 2.50)")
     columns = ("dialogues", "goals", "variants_per_goal", "decoys", "turns", "tokens")
     for column in ("family", "file", *(name.replace("_per_", " a ") for name in columns)):
-        table.add_column(column, justify="left" if column in ("family", "file") else "right")
+        table.add_column(column, justify="left" if column in ("family", "file") else "right", no_wrap=True)
     for row in info["strata"]:
         table.add_row(
             row["family"],

@@ -33,14 +33,14 @@ class Item:
     """(slot, value)."""
     slots: set[str] = field(default_factory=set)
     """Slots that are certain: a vocabulary has the wording, or a change named the item so."""
-    value: str | None = None
-    """The value that a change set, when it is known alone."""
+    values: set[str] = field(default_factory=set)
+    """What a change may have set it to: one value, or more where the message can be cut in several ways."""
     said: set[str] = field(default_factory=set)
     """Every text under which the item, or what it replaced, was ever stated."""
 
     def has_value(self, value: str) -> float:
         """Return how surely the item holds a value: 1 exactly, less where its text only holds the words."""
-        if value == self.value or any(value == known for _, known in self.pairs):
+        if value in self.values or any(value == known for _, known in self.pairs):
             return 1.0
         return 0.6 if any(mentions(text, value) for text in self.texts) else 0.0
 
@@ -52,7 +52,7 @@ class Item:
             return False
         if (plain_slot(goal.slot), plain(goal.value)) in self.pairs:
             return True
-        return plain(goal.value) == self.value and any(
+        return plain(goal.value) in self.values and any(
             other.slot == goal.slot and plain(other.text) in self.said for other in stated
         )
 
@@ -114,6 +114,20 @@ class _Change:
     item: Item | None = None
     """What is replaced or deleted."""
     new: Item | None = None
+    template: Template | None = None
+    exact: bool = True
+    """Whether the message names the item as it is known, and not only alike."""
+
+    def merge(self, others: Iterable[_Change]) -> None:
+        """Keep every way to cut the message by the same template at the same item, as none is certain."""
+        assert self.new is not None
+        for other in others:
+            if other.new is not None and (other.template, other.item) == (self.template, self.item):
+                self.new.texts |= other.new.texts
+                self.new.pairs |= other.new.pairs
+                self.new.values |= other.new.values
+                self.new.said |= other.new.said
+                self.new.slots &= other.new.slots
 
     def carry_out(self, items: list[Item]) -> None:
         if self.item is None:
@@ -146,7 +160,10 @@ def _best(items: list[Item], said: str) -> _Change | None:
                     changes.append(change)
     if texts or pairs:
         changes.append(_added(items, _stated(texts, pairs), weight))
-    return max(changes, key=lambda change: change.score, default=None)
+    best = max(changes, key=lambda change: change.score, default=None)
+    if best is not None and best.new is not None and not best.exact:
+        best.merge(changes)
+    return best
 
 
 def _stated(texts: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Item:
@@ -187,7 +204,8 @@ def _change(items: list[Item], template: Template, found: dict[str, str]) -> _Ch
         new.said |= item.said
         new.slots |= item.slots
         return _Change("replace", score, item, new)
-    return _Change("replace", score, item, _revalued(item, slot, found.get("old"), plain(found["new"])))
+    new = _revalued(item, slot, found.get("old"), plain(found["new"]))
+    return _Change("replace", score, item, new, template, sure >= _EXACT)
 
 
 def _revalued(item: Item, slot: str | None, old: str | None, value: str) -> Item:
@@ -196,7 +214,7 @@ def _revalued(item: Item, slot: str | None, old: str | None, value: str) -> Item
     known = slots or {name for name, _ in item.pairs}
     was = {plain(old)} if old else {v for s, v in item.pairs if s in slots}
     texts = {text.replace(v, value) for text in item.texts for v in was if mentions(text, v)}
-    return Item(texts, {(name, value) for name in known}, slots, value, item.said | texts)
+    return Item(texts, {(name, value) for name in known}, slots, {value}, item.said | texts)
 
 
 def _by_slot(items: list[Item], slot: str, old: str | None, new: str | None) -> tuple[Item | None, float]:
@@ -244,7 +262,7 @@ def _by_text(items: list[Item], text: str) -> tuple[Item | None, float]:
     inside = [
         (len(_stems(f"{slot} {value}") & have) / len(_stems(f"{slot} {value}")), at)
         for at, item in enumerate(items)
-        for slot, value in (*item.pairs, *(("", v) for v in (item.value,) if v))
+        for slot, value in (*item.pairs, *(("", v) for v in item.values))
         if mentions(said, value)
     ]
     return (items[max(inside)[1]], _INSIDE) if inside else (None, 0.0)

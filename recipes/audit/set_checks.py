@@ -179,7 +179,9 @@ class Rebuild(Check):
         if needs and material.data is None:
             self.nothing = f"it needs the benchmark files of {', '.join(needs)}; give them with --data"
             return
-        given = {key: tuple(v) if isinstance(v, list) else v for key, v in manifest["settings"].items()}
+        given: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in manifest["settings"].items()
+        }
         self.info["processes"] = self.jobs
         scratch = Path(tempfile.mkdtemp(prefix="fluxforge-audit-"))
         try:

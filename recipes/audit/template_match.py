@@ -107,12 +107,15 @@ def fixed(kind: str) -> frozenset[str]:
 
 
 @functools.cache
-def own_words() -> frozenset[str]:
-    """Return the words that the templates themselves use, in lower case; a value of such words alone names
-    nothing.
-    """
+def own_words(kind: str | None = None) -> frozenset[str]:
+    """Return the words that the templates (of a kind) themselves use, in lower case, numbers left out."""
     return frozenset(
-        word for t in templates() for literal in t.literals for word in _words(literal) if not word.isdigit()
+        word
+        for t in templates()
+        if kind in (None, t.kind)
+        for literal in t.literals
+        for word in _words(literal)
+        if not word.isdigit()
     )
 
 

@@ -59,18 +59,18 @@ def states(message: Words, goal: Goal) -> str | None:
     return None
 
 
-def names(message: Words, goal: Goal) -> str | None:
+def names(message: Words, goal: Goal, kind: str | None = None) -> str | None:
     """Return how a message states a goal or only its value or slot, "value" or "slot"; None if in no way.
 
-    Words that the wording templates use themselves name nothing ("now", "better").
+    Values and slots that consist of words of the wording templates (of a kind) name nothing ("now", "better").
     """
     stated = states(message, goal)
     if stated is not None:
         return stated
-    for kind, text in (("value", goal.value), ("slot", goal.slot)):
+    for part, text in (("value", goal.value), ("slot", goal.slot)):
         found = words(text or "")
-        if found and not set(found) <= own_words() and _holds(message, found):
-            return kind
+        if found and not set(found) <= own_words(kind) and _holds(message, found):
+            return part
     return None
 
 

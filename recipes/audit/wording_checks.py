@@ -85,7 +85,7 @@ class NeutralRequest(Check):
             return
         said = words(request)
         for goal in stated_goals(case):
-            if how := names(said, goal):
+            if how := names(said, goal, "final"):
                 self.fail(case.dialogue.id, f"names {goal.text!r} by its {how}: {request!r}")
                 return
 

@@ -51,4 +51,7 @@ def write(folder: Path, tests: int = 40) -> Path:
 
 
 def _solution(a: int, b: int) -> str:
-    return f"That makes {a}*{b}=<<{a}*{b}={a * b}>>{a * b}.\n{a * b}-3=<<{a * b}-3={a * b - 3}>>{a * b - 3}\n#### {a * b - 3}"
+    made, left = a * b, a * b - 3
+    return (
+        f"That makes {a}*{b}=<<{a}*{b}={made}>>{made}.\nAnd {made}-3=<<{made}-3={left}>>{left}.\n#### {left}"
+    )

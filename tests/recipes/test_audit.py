@@ -108,9 +108,8 @@ def test_a_message_that_restates_another_goal_is_found(how: str) -> None:
         goal = other_goal(case, late(case))
         if goal.value in ("yes", "no"):  # words of the templates themselves name nothing
             continue
-        finding = run(
-            NoRestating(), [saying(case, late(case), lambda said: f"{said} {RESTATINGS[how](goal)}")]
-        )
+        again = RESTATINGS[how](goal)
+        finding = run(NoRestating(), [saying(case, late(case), lambda said: f"{said} {again}")])  # noqa: B023
         assert finding.status == "fail" and finding.failed == 1, goal
         assert case.dialogue.id in finding.examples[0]
         found += 1
@@ -477,7 +476,8 @@ def test_the_command_line_reports_and_fails_where_the_data_does(
 ) -> None:
     assert cli.main(["audit", str(folder), "--data", str(data), "--jobs", "0", "--sample", "30"]) == 0
     shown = capsys.readouterr().out
-    assert "recovered 1.000" in shown and "30 messages judged by rules" in shown and "drift hard" in shown
+    for words in ("recovered ", "30 messages judged by rules", "turn_matched hard", "variants executed"):
+        assert words in shown
     report = json.loads((folder / "audit.json").read_text())
     assert report["status"] == "pass" and report["set"] == "train"
     assert [check["name"] for check in report["checks"]] == [check.name for check in checks(AuditSettings())]
