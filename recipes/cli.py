@@ -154,7 +154,10 @@ def build(
     limit: Annotated[int | None, typer.Option(help="At most so many tasks a family.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of samples and scripts.")] = 0,
 ) -> None:
-    """Build a named set of dialogues in Parquet, with its data card."""
+    """Build a named set of dialogues in Parquet.
+
+    A folder with a data card; docs/dataset.md describes sets and files.
+    """
     from recipes.build import BuildSettings, build_set
 
     settings = BuildSettings(set_name, seed, _list(families), _list(budgets), _list(conditions), limit)
@@ -172,7 +175,10 @@ def audit(
         Path | None, typer.Option(help="Where the report goes; default: audit.json beside the data.")
     ] = None,
 ) -> None:
-    """Check that a built set is sound; the exit code is 1 where it is not."""
+    """Check that a built set is sound.
+
+    The exit code is 1 where a check fails; docs/dataset.md lists the checks.
+    """
     from recipes.audit import AuditSettings, run_audit
 
     raise typer.Exit(run_audit(path, data, AuditSettings(sample, limit, jobs), out))
