@@ -7,13 +7,17 @@ ifeq ($(origin NAME),environment)
 NAME :=
 endif
 
+SET ?= general-test
+
 # What each target takes, given as NAME=..., and how a job gets it. ARGS is passed on as it is.
-JOBS := opd eval play report bench
+JOBS := opd eval play report bench data audit
 TAKES_opd := NAME SEED DATA SMOKE RESUME WANDB TRACKER ARGS
 TAKES_eval := NAME SEED DATA SMOKE WANDB TRACKER ARGS
 TAKES_play := SEED DATA ARGS
 TAKES_report := NAME ARGS
 TAKES_bench := ARGS
+TAKES_data := SET SEED DATA ARGS
+TAKES_audit := SET DATA ARGS
 TAKES_test := ARGS
 TAKES_lock := ARGS
 TARGETS := help setup env $(JOBS) test lint format lock
@@ -24,6 +28,7 @@ FLAG_DATA = $(if $(DATA),--data "$(DATA)")
 FLAG_SMOKE = $(if $(filter-out 0,$(SMOKE)),--smoke)
 FLAG_RESUME = $(if $(filter-out 0,$(RESUME)),--resume)
 FLAG_WANDB = $(if $(WANDB),--wandb "$(WANDB)")
+FLAG_SET = $(if $(SET),--set "$(SET)")
 FLAG_TRACKER = $(if $(TRACKER),--tracker "$(TRACKER)")
 FLAG_ARGS = $(ARGS)
 FLAGS = $(foreach variable,$(TAKES_$@),$(FLAG_$(variable)))
@@ -43,7 +48,7 @@ help: ## list the targets and what they take
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo
-	@echo "NAME=run  SEED=n  DATA=folder  SMOKE=1  RESUME=1  WANDB=offline  TRACKER=model  ARGS=\"--key value\""
+	@echo "NAME=run  SET=set  SEED=n  DATA=folder  SMOKE=1  RESUME=1  WANDB=offline  TRACKER=model  ARGS=\"--key value\""
 	@echo "where they are taken:"
 	@printf '  %-16s%s\n' $(foreach target,$(JOBS) test lock,"make $(target)" "$(TAKES_$(target))")
 
@@ -64,6 +69,12 @@ play: env ## print one dialogue with the oracle state beside it
 
 report: env ## write the report of a run again
 	@.venv/bin/fluxforge report $(FLAGS)
+
+data: env ## build a named set of dialogues (SET=general-test) into runs/data/SET
+	@.venv/bin/fluxforge build $(FLAGS)
+
+audit: env ## check that the built set runs/data/SET is sound
+	@.venv/bin/fluxforge audit "runs/data/$(SET)" $(FLAG_DATA) $(FLAG_ARGS)
 
 bench: env ## measure the speed figures side by side
 	@.venv/bin/fluxforge bench $(FLAGS)

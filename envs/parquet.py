@@ -106,9 +106,9 @@ def write_dialogues(
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+            with open_writer(file) as writer:
                 while group := list(itertools.islice(rows, rows_per_group)):
-                    writer.write_table(pa.Table.from_pylist([_to_row(d) for d in group], schema=SCHEMA))
+                    writer.write_table(to_table(group))
                     count += len(group)
                 if notes is not None:
                     writer.add_key_value_metadata(_checked_notes(notes()))
@@ -120,6 +120,16 @@ def write_dialogues(
         raise
     _sync_folder(path.parent)
     return count
+
+
+def to_table(dialogues: Iterable[Dialogue]) -> pa.Table:
+    """Return dialogues as a table of `SCHEMA`, one row each."""
+    return pa.Table.from_pylist([_to_row(dialogue) for dialogue in dialogues], schema=SCHEMA)
+
+
+def open_writer(file: Any, schema: pa.Schema = SCHEMA) -> pq.ParquetWriter:
+    """Return a writer of tables of `schema` with the settings of all our files; `file` is a path or a file."""
+    return pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:

@@ -16,7 +16,7 @@ import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
 
-JOBS = ("opd", "eval", "play", "report", "bench")
+JOBS = ("opd", "eval", "build", "audit", "play", "report", "bench")
 REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
 RUNS = Path("runs")
@@ -139,6 +139,89 @@ def evaluate(
 
 
 @app.command(epilog=DEBUG_HELP)
+def build(
+    set_name: Annotated[str, typer.Option("--set", help="calibration, general-test or train.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write; default: runs/data/SET.", show_default=False)
+    ] = None,
+    data: Data = None,
+    families: Annotated[str | None, typer.Option(help="Comma-separated; default: the set's.")] = None,
+    budgets: Annotated[str | None, typer.Option(help="Comma-separated: easy, medium, hard.")] = None,
+    conditions: Annotated[
+        str | None, typer.Option(help="Comma-separated: clean, drift, turn_matched.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; the bytes do not depend on it.")] = 1,
+    limit: Annotated[int | None, typer.Option(help="At most so many tasks a family.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of samples and scripts.")] = 0,
+) -> None:
+    """Build a named set of dialogues in Parquet.
+
+    A folder with a data card; docs/dataset.md describes sets and files.
+    """
+    from recipes.build import BuildSettings, build_set
+
+    settings = BuildSettings(set_name, seed, _list(families), _list(budgets), _list(conditions), limit)
+    typer.echo(build_set(settings, data, out or RUNS / "data" / set_name, jobs))
+
+
+@app.command(epilog=DEBUG_HELP)
+def audit(
+    path: Annotated[Path, typer.Argument(help="Folder of a built set, or one Parquet file of dialogues.")],
+    data: Data = None,
+    sample: Annotated[int, typer.Option(min=1, help="Messages judged for fidelity and coherence.")] = 200,
+    limit: Annotated[int | None, typer.Option(help="Dialogues looked at of each file.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes of the rebuild; 0 leaves it out.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the report goes; default: audit.json beside the data.")
+    ] = None,
+) -> None:
+    """Check that a built set is sound.
+
+    The exit code is 1 where a check fails; docs/dataset.md lists the checks.
+    """
+    from recipes.audit import AuditSettings, run_audit
+
+    raise typer.Exit(run_audit(path, data, AuditSettings(sample, limit, jobs), out))
+
+
+@app.command(epilog=DEBUG_HELP)
+def shard(
+    endpoint: Annotated[str, typer.Option(help="Chat model, as openai:http://HOST:PORT/v1#MODEL.")],
+    out: Annotated[Path, typer.Option(help="File of sharded records to write.")],
+    family: Annotated[str, typer.Option(help="Family whose prompts are split: gsm8k or bfcl.")] = "gsm8k",
+    split: Annotated[str, typer.Option(help="Split of the family.")] = "test",
+    data: Data = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many prompts.")] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Tries a prompt before it is refused.")] = 3,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Prompts in work at once.")] = 4,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder of replies; none is asked for twice.", show_default=False)
+    ] = None,
+) -> None:
+    """Split prompts into shards with a model.
+
+    Only shards that together say exactly what the prompt says are kept; a call that was stopped goes on where it was.
+    """
+    from itertools import islice
+
+    from envs.endpoint import Endpoint
+    from envs.task import get_family
+    from recipes.shard import ShardSettings, shard_file
+
+    records = getattr(get_family(family), "records", None)
+    if records is None:
+        raise ConfigError(f"the prompts of family {family!r} are not split by a model; use gsm8k or bfcl")
+    chat = Endpoint.parse(endpoint, cache=cache)
+    settings = ShardSettings(chat.model, attempts, temperature, seed, workers)
+    counts = shard_file(islice(records(data, split), limit), chat, out, settings)
+    typer.echo(
+        f"{counts.sharded} sharded, {counts.refused} refused, {counts.resumed} of them found finished: {out}"
+    )
+
+
+@app.command(epilog=DEBUG_HELP)
 def play(
     family: Annotated[str, typer.Option(help="Family of the task.")] = "calls",
     split: Annotated[str, typer.Option(help="Split of the task.")] = "heldout",
@@ -219,6 +302,10 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"fluxforge: {error.format_message()} See: fluxforge --help", file=sys.stderr)  # type: ignore[attr-defined]
         return 2
+
+
+def _list(names: str | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _exit_code(value: Any) -> int:
