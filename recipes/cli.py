@@ -16,7 +16,7 @@ import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
 
-JOBS = ("opd", "eval", "build", "audit", "play", "report", "bench")
+JOBS = ("opd", "eval", "build", "audit", "shard", "play", "report", "bench")
 REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
 RUNS = Path("runs")

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class StudentConfig:
     """`model` is a folder. `dtype` "auto" is bfloat16 where the machine is fast in it, else float32; masters and sums
-    are float32 always. `tokens_per_micro` bounds the tokens of one forward pass."""
+    are float32 always. `tokens_per_micro` bounds the tokens of one forward pass. `freeze_embeddings`: input and output
+    embeddings stay, so that words never trained on keep their place."""
 
     model: str
     lora: LoraConfig | None = None
@@ -67,7 +68,6 @@ class StudentConfig:
     tokens_per_micro: int = 1280
     gradient_checkpointing: bool = False
     freeze_embeddings: bool = False
-    """Leave input and output embeddings as they are, so that words never trained on keep their place among the rest."""
     packing: Literal["auto", "padded"] = "auto"
     seed: int = 0
     device: str = "cpu"
@@ -100,8 +100,8 @@ class Student:
         self.base: Any = base
         self.model: Any = base if config.lora is None else add_lora(base, config.lora)
         if config.freeze_embeddings:
-            base.get_input_embeddings().weight.requires_grad_(False)
-            base.get_output_embeddings().weight.requires_grad_(False)
+            for embeddings in (base.get_input_embeddings(), base.get_output_embeddings()):
+                embeddings.weight.requires_grad_(False)
         self.model.train()
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
@@ -299,9 +299,7 @@ class Student:
             if ".lora_" in plain:
                 continue
             tensor = parameter.detach()
-            if plain in deltas:
-                tensor = (tensor.float() + deltas[plain]).to(self.dtype)
-            weights[plain] = tensor
+            weights[plain] = (tensor.float() + deltas[plain]).to(self.dtype) if plain in deltas else tensor
         return weights
 
     def save_pretrained(self, folder: str | Path) -> None:

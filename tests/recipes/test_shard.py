@@ -192,3 +192,35 @@ def test_records_that_cannot_be_split_are_told_before_anything_is_asked(tmp_path
     assert stub.asked == []
     with pytest.raises(ConfigError, match="attempts"):
         ShardSettings("stub", attempts=0)
+
+
+def test_the_command_splits_prompts_over_an_endpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from recipes.cli import main
+    from tests.envs.stubserver import say, serve
+
+    (tmp_path / "gsm8k").mkdir()
+    lines = [json.dumps({"question": QUESTION, "answer": SOLUTION})]
+    (tmp_path / "gsm8k" / "test.jsonl").write_text("\n".join(lines) + "\n")
+    replies = {"shards": SHARDS, "missing": [], "added": []}
+
+    def script(number: int, body: dict[str, Any]) -> Any:
+        schema = body["response_format"]["json_schema"]["schema"]
+        (key,) = schema["properties"]
+        return say(json.dumps({key: replies[key]}))
+
+    out = tmp_path / "made.json"
+    with serve(script=script) as stub:
+        words = ["shard", "--endpoint", f"openai:{stub.url}#toy", "--out", str(out), "--data", str(tmp_path)]
+        words += ["--cache", str(tmp_path / "cache")]
+        assert main(words) == 0
+        assert main(words) == 0  # every reply is found in the cache
+        assert len(stub.requests) == 3
+    assert "1 sharded, 0 refused" in capsys.readouterr().out
+    (task,) = load_sharded(out)
+    assert isinstance(task, SourceTask) and [goal.text for goal in task.goals] == SHARDS
+    assert main(["shard", "--endpoint", "openai:x", "--out", str(out)]) != 0
+    assert "KIND:URL#MODEL" in capsys.readouterr().err
+    assert main([*words[:5], "--family", "calls"]) != 0
+    assert "gsm8k or bfcl" in capsys.readouterr().err
