@@ -271,7 +271,7 @@ class Sandbox:
         try:
             before = _bubblewrap(binds, worker) if level == "bubblewrap" else []
             python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-B"]
-            errors = tempfile.TemporaryFile()
+            errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
             server = _Server(
                 subprocess.Popen(
                     [*before, *python, worker, json.dumps(config)],

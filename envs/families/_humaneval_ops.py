@@ -84,10 +84,10 @@ _CHANGES: tuple[tuple[str, str, Op], ...] = (
     (r"\b(return\w*) -1\b", r"\1 0", _to("0 if result == -1 else result")),
     (r"\b(return\w*) 0\b", r"\1 -1", _to("-1 if result == 0 else result", _NUMBER)),
     (r"\blower\s?case\b", "upper case", _to("result.upper()", "str")),
-    (r"(['\"])Yes\1", r"\1yes\1", _to("'yes' if result == 'Yes' else result", "str")),
-    (r"(['\"])YES\1", r"\1yes\1", _to("'yes' if result == 'YES' else result", "str")),
-    (r"(['\"])No\1", r"\1no\1", _to("'no' if result == 'No' else result", "str")),
-    (r"(['\"])NO\1", r"\1no\1", _to("'no' if result == 'NO' else result", "str")),
+    (r"(['\"])Yes\1", r"\1true\1", _to("'true' if result == 'Yes' else result", "str")),
+    (r"(['\"])YES\1", r"\1true\1", _to("'true' if result == 'YES' else result", "str")),
+    (r"(['\"])No\1", r"\1false\1", _to("'false' if result == 'No' else result", "str")),
+    (r"(['\"])NO\1", r"\1false\1", _to("'false' if result == 'NO' else result", "str")),
 )
 
 _TYPES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
@@ -284,9 +284,9 @@ def _near(value: object) -> list[object]:
         case int() | float():
             return [value + 1, value - 1, value + 2, value * 10]
         case str() if value:
-            return [value + value[-1], value[:-1], value[::-1], value.swapcase()]
+            return [value + value[-1], value[:-1], value[::-1], value + value]
         case list() | tuple() if value:
-            return [value[::-1], value[:-1], value + value[-1:], value[1:]]
+            return [value[::-1], value[:-1], type(value)([*value, value[-1]]), value[1:]]
         case list():
             return [None, [0]]
         case None:

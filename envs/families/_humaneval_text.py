@@ -76,8 +76,9 @@ def read_prompt(task_id: str, prompt: str, entry: str) -> Prompt:
 def _docstring(node: ast.FunctionDef) -> str:
     for part in node.body:
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
-            if isinstance(part.value.value, str):
-                return part.value.value.strip().removeprefix('"').strip()  # one prompt opens with four marks
+            text = part.value.value
+            if isinstance(text, str):  # one prompt opens with four marks
+                return text.strip().removeprefix('"').strip()
     return ""
 
 
@@ -169,10 +170,9 @@ def _example(call: str, shown: str, entry: str) -> Example:
         tree = ast.parse(call, mode="eval").body
         bare = shown.strip().rstrip(".;")
         value = ast.literal_eval({"true": "True", "false": "False"}.get(bare, bare))
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == entry:
-            if not tree.keywords:
-                args = tuple(ast.literal_eval(arg) for arg in tree.args)
-                return Example(call, repr(value), args, value)
+        if isinstance(tree, ast.Call) and ast.unparse(tree.func) == entry and not tree.keywords:
+            args = tuple(ast.literal_eval(arg) for arg in tree.args)
+            return Example(call, repr(value), args, value)
     except (ValueError, SyntaxError, TypeError, MemoryError):
         pass
     return Example(call, shown)

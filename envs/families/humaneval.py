@@ -14,7 +14,7 @@ import json
 import random
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class HumanEval:
     """The family. `timeout_s` is processor time for `strict` (three times that on the clock), else clock time."""
 
     verdict: str = "strict"
-    sandbox: SandboxConfig = SandboxConfig()
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     timeout_s: float = 3.0
 
     name = "humaneval"

@@ -104,7 +104,7 @@ class Encoder:
         except Exception:
             truth = True
         try:
-            length = int(len(value))
+            length = len(value)
         except Exception:
             length = None
         return {"o": [type(value).__name__, truth, length]}

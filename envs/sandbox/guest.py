@@ -6,6 +6,7 @@ Standard library only. `run` never returns; whatever it reports is data, to be j
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import random
@@ -60,10 +61,8 @@ def _script(code: str) -> None:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as error:
         status = 1
-        try:
+        with contextlib.suppress(Exception):
             sys.stderr.write(_said(error))
-        except Exception:
-            pass
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -6,6 +6,7 @@ ctypes, because Python 3.11 has no `os.unshare` and the `unshare` command cannot
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -155,10 +156,8 @@ def enter_run(proc: int, scratch_mb: int) -> None:
 
 def die_first(proc: int) -> None:
     """Ask the kernel to end this process before any other where memory runs out."""
-    try:
+    with contextlib.suppress(OSError):
         _write(proc, "self/oom_score_adj", "1000")
-    except OSError:
-        pass
 
 
 def adopt_orphans() -> None:

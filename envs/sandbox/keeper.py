@@ -6,6 +6,7 @@ been split off. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -205,10 +206,8 @@ class Keeper:
 
     def end(self) -> None:
         """End every process of the run and wait for them."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.init, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         _, status = os.waitpid(self.init, 0)
         self.exit = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if not self.namespaces:
@@ -223,10 +222,8 @@ def kill_children() -> None:
     """Kill every child, and the orphans that come to us by that, until none is left."""
     for _ in range(10_000):
         for pid in _children():
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
