@@ -12,6 +12,7 @@ docs/code.md describes the levels and what each of them holds off.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -150,10 +151,8 @@ class _Server:
             self.process.wait()
         for file in (self.process.stdin, self.process.stdout, self.errors):
             if file is not None:
-                try:
+                with contextlib.suppress(OSError):  # bytes that the dead server did not take
                     file.close()
-                except OSError:
-                    pass  # bytes that the dead server did not take
 
     def _said(self) -> str:
         self.errors.seek(0)
@@ -327,7 +326,7 @@ def _binds(paths: tuple[str, ...]) -> list[str]:
         "/etc/ld.so.cache",
         prefix,
         sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
+        sys.base_exec_prefix,
         os.path.dirname(os.path.realpath(sys.executable)),
         *paths,
     ]
@@ -349,12 +348,15 @@ def _bubblewrap(binds: list[str], worker: str) -> list[str]:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user"]
+    folder = os.path.dirname(worker)
+    parents = {str(parent) for path in [*binds, folder] for parent in Path(path).parents}
+    for parent in sorted(parents - {"/"} - set(binds)):  # parents sort before what is inside them
+        command += ["--perms", "0755", "--dir", parent]
     for path in binds:
         if os.path.islink(path):
             command += ["--symlink", os.readlink(path), path]
         else:
             command += ["--ro-bind", path, path]
-    folder = os.path.dirname(worker)
     return [*command, "--dev", "/dev", "--ro-bind", folder, folder, "--dir", "/scratch", "--remount-ro", "/"]
 
 

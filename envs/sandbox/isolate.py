@@ -141,10 +141,8 @@ def become_nobody() -> None:
 def enter_run(proc: int, scratch_mb: int) -> None:
     """Give one run its own users, processes (from the next fork on), IPC, mounts and an empty scratch folder."""
     _new_user(proc, NEWPID | NEWNS | NEWIPC, 1000)
-    try:
+    with contextlib.suppress(OSError):  # one more wall, not one that the others need
         _write(proc, "sys/user/max_user_namespaces", "0")
-    except OSError:
-        pass  # one more wall, not one that the others need
     _mount(
         "tmpfs",
         SCRATCH,
