@@ -107,9 +107,10 @@ def takes(function: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
 def method_class(tree: ast.Module, name: str) -> str | None:
     """Return the class at the top level that has a method `name`, the last one; None if there is none."""
     for node in reversed(tree.body):
-        if isinstance(node, ast.ClassDef):
-            if any(isinstance(part, ast.FunctionDef) and part.name == name for part in node.body):
-                return node.name
+        if not isinstance(node, ast.ClassDef):
+            continue
+        if any(isinstance(part, ast.FunctionDef) and part.name == name for part in node.body):
+            return node.name
     return None
 
 

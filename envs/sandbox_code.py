@@ -36,6 +36,7 @@ from envs.sandbox.wire import BadFrame, Closed, pack, unpack
 
 LEVELS = ("bubblewrap", "namespaces", "none")
 _WORKER = Path(__file__).parent / "sandbox" / "worker.py"
+_INSIDE = "/sandbox"  # where bubblewrap shows the folder of the worker
 _START_S = 60.0
 _GRACE_S = 30.0  # beyond a run's own deadline, for a machine under load
 _TRIES = 2
@@ -269,6 +270,7 @@ class Sandbox:
         worker = str(_WORKER)
         try:
             before = _bubblewrap(binds, worker) if level == "bubblewrap" else []
+            worker = f"{_INSIDE}/{_WORKER.name}" if before else worker
             python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-B"]
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
             server = _Server(
@@ -348,8 +350,7 @@ def _bubblewrap(binds: list[str], worker: str) -> list[str]:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user"]
-    folder = os.path.dirname(worker)
-    parents = {str(parent) for path in [*binds, folder] for parent in Path(path).parents}
+    parents = {str(parent) for path in binds for parent in Path(path).parents}
     for parent in sorted(parents - {"/"} - set(binds)):  # parents sort before what is inside them
         command += ["--perms", "0755", "--dir", parent]
     for path in binds:
@@ -357,7 +358,18 @@ def _bubblewrap(binds: list[str], worker: str) -> list[str]:
             command += ["--symlink", os.readlink(path), path]
         else:
             command += ["--ro-bind", path, path]
-    return [*command, "--dev", "/dev", "--ro-bind", folder, folder, "--dir", "/scratch", "--remount-ro", "/"]
+    return [
+        *command,
+        "--dev",
+        "/dev",
+        "--ro-bind",
+        os.path.dirname(worker),
+        _INSIDE,
+        "--dir",
+        "/scratch",
+        "--remount-ro",
+        "/",
+    ]
 
 
 @functools.cache

@@ -17,27 +17,9 @@ from envs.code_text import binds, method_class, parse
 from envs.families._lcb_text import Case
 from envs.sandbox_code import Limits, Run, Sandbox
 
-_STARS = tuple(
-    [
-        "string",
-        "re",
-        "datetime",
-        "collections",
-        "heapq",
-        "bisect",
-        "copy",
-        "math",
-        "random",
-        "statistics",
-        "itertools",
-        "functools",
-        "operator",
-        "io",
-        "sys",
-        "json",
-        "builtins",
-        "typing",
-    ]
+_STARS = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
 )
 PRELUDE = (
     "".join(f"from {name} import *\n" for name in _STARS)

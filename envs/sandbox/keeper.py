@@ -20,6 +20,8 @@ import isolate
 import wire
 from codec import decode, encode
 
+_SETTLE_S = 2.0
+
 
 class AnswerRaised(Exception):
     """The untrusted code raised; its text came over, its object did not."""
@@ -204,11 +206,27 @@ class Keeper:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return "passed", "", value
 
+    def settle(self) -> None:
+        """Wait a moment for a run that ends by itself, so that its exit code tells why."""
+        until = time.monotonic() + _SETTLE_S
+        while "life" in self.open.values() and time.monotonic() < until:
+            for fd, _ in self.poll.poll(100):
+                name, data = self.open[fd], b""
+                with contextlib.suppress(OSError):
+                    data = os.read(fd, 1 << 16)
+                if not data or name != "life":
+                    self.poll.unregister(fd)
+                    del self.open[fd]
+
     def end(self) -> None:
         """End every process of the run and wait for them."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.init, signal.SIGKILL)
-        _, status = os.waitpid(self.init, 0)
+        pid, status = os.waitpid(self.init, os.WNOHANG)
+        if pid == 0 and "life" not in self.open.values():
+            pid, status = os.waitpid(self.init, 0)  # it is on its way out
+        if pid == 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.init, signal.SIGKILL)
+            _, status = os.waitpid(self.init, 0)
         self.exit = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if not self.namespaces:
             kill_children()
@@ -262,6 +280,8 @@ def watch(job: dict[str, Any], proc: int, namespaces: bool, jobs: int) -> dict[s
             status, reason, value = keeper.check(tests["source"])
     except Ended as ended:
         status, reason = ended.status, ended.reason
+        if status == "died":
+            keeper.settle()
     finally:
         keeper.end()
     if job["kind"] == "script" and status == "ok" and keeper.exit:

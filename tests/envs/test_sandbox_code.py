@@ -348,6 +348,7 @@ def test_further_folders_can_be_imported_from(tmp_path: Path) -> None:
     if _missing("namespaces"):
         pytest.skip("namespaces do not work here")
     (tmp_path / "extra_module.py").write_text("VALUE = 41\n")
+    tmp_path.chmod(0o755)  # the sandbox is nobody where its owner is root
     with Sandbox(SandboxConfig("namespaces", paths=(str(tmp_path),))) as sandbox:
         run = sandbox.script("import extra_module; print(extra_module.VALUE + 1)", "", STEADY)
     assert run.out == "42\n", run
