@@ -9,8 +9,14 @@ from typing import Any
 
 from envs.errors import DataError
 
-# A docstring that contradicts its own tests: the example is left out, the task stays.
-WRONG_EXAMPLES = {"HumanEval/47": ("median([-10, 4, 6, 1000, 10, 20])",)}
+# Examples that contradict the reference and the tests: they are left out, the task stays.
+WRONG_EXAMPLES = {
+    "HumanEval/47": ("median([-10, 4, 6, 1000, 10, 20])",),
+    "HumanEval/116": ("sort_array([1, 5, 2, 3, 4])", "sort_array([-2, -3, -4, -5, -6])"),
+    "HumanEval/148": ('bf("Earth", "Mercury")',),
+}
+# Lines that look like examples and define a sequence: they stay as they are, without variants.
+DEFINITIONS = {"HumanEval/130": ("tri(1)", "tri(4)")}
 
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+(?=\S)")
 _HEADER = re.compile(
@@ -68,17 +74,17 @@ def read_prompt(task_id: str, prompt: str, entry: str) -> Prompt:
     plain = not (arguments.defaults or arguments.vararg or arguments.kwonlyargs or arguments.kwarg)
     params = tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args))
     returns = ast.unparse(node.returns) if node.returns is not None else None
-    parts = tuple(_parts(task_id, _docstring(node), entry))
+    parts = tuple(_parts(task_id, _docstring(prompt, node), entry))
     signature = f"{entry}({ast.unparse(arguments)})"
     return Prompt("\n".join(map(ast.unparse, before)), signature, params, plain, returns, parts)
 
 
-def _docstring(node: ast.FunctionDef) -> str:
+def _docstring(prompt: str, node: ast.FunctionDef) -> str:
+    """Return the docstring as it is written, so that a line break inside an example stays an escape."""
     for part in node.body:
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
-            text = part.value.value
-            if isinstance(text, str):  # one prompt opens with four marks
-                return text.strip().removeprefix('"').strip()
+            text = ast.get_source_segment(prompt, part.value) or ""
+            return text[3:-3].strip().removeprefix('"').strip()  # one prompt opens with four marks
     return ""
 
 
@@ -101,6 +107,8 @@ def _parts(task_id: str, text: str, entry: str) -> list[str | Example]:
             flush()
             shown: list[str] = []
             while at < len(lines) and lines[at] and not lines[at].startswith(">>>"):
+                if _inline(lines[at], entry) is not None:
+                    break
                 shown.append(lines[at])
                 at += 1
             found.append(_doctest(line[3:].strip(), shown, entry))
@@ -118,11 +126,14 @@ def _parts(task_id: str, text: str, entry: str) -> list[str | Example]:
         else:
             prose.append(line)
     flush()
-    wrong = WRONG_EXAMPLES.get(task_id, ())
+    wrong, defined = WRONG_EXAMPLES.get(task_id, ()), DEFINITIONS.get(task_id, ())
     kept: dict[str, str | Example] = {}
     for part in found:
-        if not (isinstance(part, Example) and part.call in wrong):
-            kept.setdefault(part if isinstance(part, str) else part.text, part)
+        if isinstance(part, str):
+            kept.setdefault(part, part)
+        elif part.call not in wrong:
+            part = Example(part.call, part.shown) if part.call in defined else part
+            kept.setdefault(part.text, part)
     return list(kept.values())
 
 
