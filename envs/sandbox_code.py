@@ -124,15 +124,21 @@ class _Server:
         assert self.process.stdin is not None and self.process.stdout is not None
         into, out = self.process.stdin.fileno(), self.process.stdout.fileno()
         until, held, sent = time.monotonic() + seconds, bytearray(), memoryview(frames)
+        poll = select.poll()  # not select(): the host may have thousands of files open
+        poll.register(out, select.POLLIN)
+        if sent:
+            poll.register(into, select.POLLOUT)
         while True:
             left = until - time.monotonic()
             if left <= 0:
                 raise _Lost(f"no answer in {seconds:.0f} s")
-            ready, writable, _ = select.select([out], [into] if sent else [], [], left)
+            ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
             try:
-                if writable:
+                if into in ready:
                     sent = sent[os.write(into, sent[:4096]) :]  # at most what a pipe takes without blocking
-                if ready:
+                    if not sent:
+                        poll.unregister(into)
+                if out in ready:
                     part = os.read(out, 1 << 20)
                     if not part:
                         raise _Lost(f"the server ended: {self._said()}")

@@ -53,7 +53,10 @@ class Keeper:
             isolate.enter_run(self.proc, self.job["scratch_mb"])
         else:
             isolate.adopt_orphans()
-        stdin = os.memfd_create("stdin") if hasattr(os, "memfd_create") else os.open("/dev/null", os.O_RDWR)
+        if hasattr(os, "memfd_create"):
+            stdin = os.memfd_create("stdin")
+        else:
+            stdin = os.open(os.path.join(self.job["scratch"], ".stdin"), os.O_RDWR | os.O_CREAT)
         wire.write_all(stdin, self.job["stdin"].encode("utf-8", "surrogateescape"))
         os.lseek(stdin, 0, os.SEEK_SET)
         out_r, out_w = os.pipe()

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-MAX_FRAME = 64 << 20
+MAX_FRAME = 1 << 30
 
 
 class Closed(EOFError):
