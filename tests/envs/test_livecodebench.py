@@ -201,7 +201,7 @@ def test_anything_but_a_string_is_refused_and_never_run(
         ("def main():\n    input()\n    print(sum(map(int, input().split())))\n"
          "if __name__ == '__main__':\n    main()\n",
          True, True),
-        ("print(sum(map(int, open(0).read().split()[1:])))\n", True, True),
+        ("print(sum(map(int, open(0).read().split()[1:])))\n", True, False),  # the prelude hides the patched open
         (SUM_CODE.replace("print(", "print('  ', "), True, True),
         (SUM_CODE.replace("print(sum", "print(1.0 * sum"), True, True),  # 6.0 and 6 are the same number
         (SUM_CODE + "exit()\n", True, True),
@@ -234,7 +234,7 @@ def test_programs(sums: SourceTask, code: str, strict: bool, official: bool) -> 
         (PAIR_CODE.replace("halves", "doubles") + "def halves(): pass\n", False, False),
         ("class Solution:\n    def halves(self, nums, by):\n        return None\n", False, False),
         ("class E:\n    def __eq__(self, other): return True\n" + PAIR_CODE.replace("[n / by for n in nums]", "E()"),
-         False, False),
+         False, True),
         (PAIR_CODE.replace("return [", "while True: pass\n        return ["), False, False),
     ],
 )  # fmt: skip
