@@ -18,25 +18,23 @@ import json
 import os
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from envs.errors import ConfigError, GraderError, unknown_name
+from envs.sandbox import launch
 from envs.sandbox.codec import decode
 from envs.sandbox.wire import BadFrame, Closed, pack, unpack
 
 LEVELS = ("bubblewrap", "namespaces", "none")
 _WORKER = Path(__file__).parent / "sandbox" / "worker.py"
-_INSIDE = "/sandbox"  # where bubblewrap shows the folder of the worker
 _START_S = 60.0
 _GRACE_S = 30.0  # beyond a run's own deadline, for a machine under load
 _TRIES = 2
@@ -62,11 +60,13 @@ class Limits:
     """Size of the scratch folder, and of any one file."""
     files: int = 64
     """Open files of each process."""
+    patience: int = 0
+    """How often a run that the clock ended, not the processor limit, is repeated with three times the clock."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None and value <= 0:
-                raise ConfigError(f"sandbox limit {name} must be above 0, got {value}")
+            if value is not None and (value < 0 or (value == 0 and name != "patience")):
+                raise ConfigError(f"sandbox limit {name} is too small: {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,8 @@ class Run:
     odd: bool = False
     changed: bool = False
     calls: int = 0
+    clock: bool = False
+    """Whether it was the clock that ended the run."""
 
 
 class _Lost(Exception):
@@ -207,6 +209,16 @@ class Sandbox:
 
     def _run(self, job: dict[str, Any], limits: Limits | None, tests: str | None) -> Run:
         limits = limits or Limits()
+        run = self._once(job, limits, tests)
+        for _ in range(limits.patience):
+            if not run.clock:  # on a starved machine an answer that is right may not get its turn
+                break
+            call_s = None if limits.call_s is None else 3 * limits.call_s
+            limits = replace(limits, wall_s=3 * limits.wall_s, call_s=call_s)
+            run = self._once(job, limits, tests)
+        return run
+
+    def _once(self, job: dict[str, Any], limits: Limits, tests: str | None) -> Run:
         job |= {**asdict(limits), "nonce": secrets.token_hex(16), "paths": list(self.config.paths)}
         frames = pack(job) + (b"" if tests is None else pack({"source": tests}))
         problem = ""
@@ -262,7 +274,7 @@ class Sandbox:
 
     def _probe(self) -> None:
         """Look at the level from inside. Raises `GraderError` where it does not hold what it promises."""
-        run = self.check(_PROBE, "look", "def check(look): return look()", Limits(wall_s=30.0))
+        run = self.check(launch.PROBE, "look", "def check(look): return look()", Limits(wall_s=30.0))
         if run.status != "passed":
             raise GraderError(f"the probe inside did not run: {run.status}, {run.reason}")
         open_doors = [name for name, closed in run.value.items() if not closed]
@@ -271,12 +283,12 @@ class Sandbox:
 
     def _start(self, level: str) -> _Server:
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if sys.platform == "linux" else -1
-        binds = _binds(self.config.paths)
+        binds = launch.binds(self.config.paths)
         config = {"level": level, "proc": proc, "binds": binds, "root": os.geteuid() == 0}
         worker = str(_WORKER)
         try:
-            before = _bubblewrap(binds, worker) if level == "bubblewrap" else []
-            worker = f"{_INSIDE}/{_WORKER.name}" if before else worker
+            before = launch.bubblewrap(binds, worker) if level == "bubblewrap" else []
+            worker = f"{launch.INSIDE}/{_WORKER.name}" if before else worker
             python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-B"]
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
             server = _Server(
@@ -302,80 +314,6 @@ class Sandbox:
             server.kill()
             raise
         return server
-
-
-# Each name is what would be wrong if its test came out False.
-_PROBE = """
-import os, socket
-def refused(action):
-    try:
-        action()
-    except OSError:
-        return True
-    return False
-def look():
-    return {
-        "the host's processes are visible": os.getpid() < 10,
-        "the host's files are writable": refused(lambda: open("/probe", "w"))
-        and refused(lambda: open("/usr/lib/probe", "w")),
-        "the home folder is visible": not os.path.exists("/home") and not os.path.exists("/etc/passwd"),
-        "there is a network": [name for _, name in socket.if_nameindex()] in ([], ["lo"]),
-        "it runs as root": os.getuid() != 0,
-    }
-"""
-
-
-def _binds(paths: tuple[str, ...]) -> list[str]:
-    """Return what a sandbox sees of the host, read-only: libraries, and this Python without its packages."""
-    prefix, folders = sys.base_prefix, ["/usr"] if sys.base_prefix == "/usr" else []
-    wanted = [
-        *folders,
-        *("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32", "/usr/share/zoneinfo"),
-        "/etc/ld.so.cache",
-        prefix,
-        sysconfig.get_path("stdlib"),
-        sys.base_exec_prefix,
-        os.path.dirname(os.path.realpath(sys.executable)),
-        *paths,
-    ]
-    found: list[str] = []
-    for path in wanted:
-        inside = any(path == known or path.startswith(known + "/") for known in found)
-        if os.path.exists(path) and not inside:
-            found.append(path)
-    return found
-
-
-def _bubblewrap(binds: list[str], worker: str) -> list[str]:
-    """Return the command up to the program. Raises `GraderError` where bubblewrap is not installed."""
-    program = shutil.which("bwrap")
-    if program is None:
-        raise GraderError("bwrap is not installed")
-    command = [program, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    if os.geteuid() == 0:  # then the server drops root itself, so that limits on processes hold
-        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    else:
-        command += ["--unshare-user"]
-    parents = {str(parent) for path in binds for parent in Path(path).parents}
-    for parent in sorted(parents - {"/"} - set(binds)):  # parents sort before what is inside them
-        command += ["--perms", "0755", "--dir", parent]
-    for path in binds:
-        if os.path.islink(path):
-            command += ["--symlink", os.readlink(path), path]
-        else:
-            command += ["--ro-bind", path, path]
-    return [
-        *command,
-        "--dev",
-        "/dev",
-        "--ro-bind",
-        os.path.dirname(worker),
-        _INSIDE,
-        "--dir",
-        "/scratch",
-        "--remount-ro",
-        "/",
-    ]
 
 
 @functools.cache

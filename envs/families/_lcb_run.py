@@ -209,7 +209,7 @@ def strict(box: Sandbox, code: str, cases: Sequence[Case], function: str | None,
     """Grade as a judge would: a program is run for each test, numbers agree within 1e-6, tests stay outside."""
     if function is not None:
         return _called(box, code, cases, function, timeout_s)
-    limits = Limits(wall_s=3 * timeout_s, cpu_s=max(1, round(timeout_s)), output_bytes=16 << 20)
+    limits = Limits(wall_s=3 * timeout_s, cpu_s=max(1, round(timeout_s)), output_bytes=16 << 20, patience=1)
     whole = _after_future(PRELUDE, code)
     for number, case in enumerate(cases):
         run = box.script(whole, case.input, limits)
@@ -250,6 +250,7 @@ def _limits(cases: Sequence[Case], timeout_s: float, slack: int) -> Limits:
         cpu_s=int(total) + 1,
         output_bytes=16 << 20,
         memory_mb=4096,
+        patience=int(slack > 1),
     )
 
 

@@ -241,7 +241,7 @@ def run_official(code: str, test: str, entry: str, timeout_s: float, sandbox: Sa
 def _run_strict(code: str, entry: str, tests: str, timeout_s: float, sandbox: SandboxConfig) -> Run:
     if timeout_s <= 0:
         raise ConfigError(f"timeout_s must be above 0, got {timeout_s}")
-    limits = Limits(wall_s=3 * timeout_s, cpu_s=max(1, round(timeout_s)))
+    limits = Limits(wall_s=3 * timeout_s, cpu_s=max(1, round(timeout_s)), patience=1)
     return shared(sandbox).check(_future_first(code), entry, tests, limits)
 
 

@@ -292,6 +292,7 @@ def watch(job: dict[str, Any], proc: int, namespaces: bool, jobs: int) -> dict[s
     if keeper.exit == 128 + signal.SIGXCPU and status in ("died", "ok"):
         status, reason = "timeout", f"more than {job['cpu_s']} s of processor time"
     return {
+        "clock": status == "timeout" and keeper.exit != 128 + signal.SIGXCPU,
         "status": status,
         "reason": reason,
         "value": encode(value),

@@ -72,7 +72,7 @@ def test_goals_are_signature_type_sentences_and_examples(task: SourceTask) -> No
         ("return type", "return a value of type List[int]"),
         ("point about return even ascending", "Return the even numbers in ascending order."),
         ("point about numbers above left", "Numbers above most are left out."),
-        ("point about note may empty", "Note: the list may be empty."),
+        ("point about note list may", "Note: the list may be empty."),
         ("example 1", "`keep_even([4, 1, 2], 9)` gives `[2, 4]`"),
         ("example 2", "`keep_even([8, 12], 9)` gives `[8]`"),
     ]

@@ -219,6 +219,16 @@ def test_tests_that_do_not_end_are_cut_off(box: Sandbox) -> None:
     )
 
 
+def test_a_run_that_the_clock_ended_gets_a_second_and_longer_try(box: Sandbox) -> None:
+    slow = "import time\ntime.sleep(4)\n" + GOOD
+    short = Limits(wall_s=3.0, cpu_s=20)
+    first = box.check(slow, "f", TESTS, short)
+    assert first.status == "timeout" and first.clock
+    assert box.check(slow, "f", TESTS, Limits(wall_s=3.0, cpu_s=20, patience=2)).status == "passed"
+    endless = box.check("while True: pass", "f", TESTS, Limits(wall_s=60.0, cpu_s=1, patience=5))
+    assert endless.status == "timeout" and not endless.clock
+
+
 def test_odd_results_and_changed_arguments_are_told(box: Sandbox) -> None:
     tests = "def check(f):\n f([1])"
     assert not box.check("def f(x): return [x, (1.5, {2}), None]", "f", tests, STEADY).odd
