@@ -4,7 +4,7 @@
     run = sandbox.script("print(input()[::-1])", stdin="abc\\n")           # run.status "ok", run.out "cba\\n"
     run = sandbox.check("def f(x): return x + 1", "f", "def check(f): assert f(1) == 2")  # "passed"
 
-One server process a sandbox stays warm and forks a run in about 5 ms; no run sees another one. What the code
+One server process a sandbox stays warm and forks a run in about 10 ms; no run sees another one. What the code
 does wrong is a `Run` with its status; an exception from here is our own fault (`GraderError`).
 docs/code.md describes the levels and what each of them holds off.
 """
