@@ -254,7 +254,9 @@ class StudentSettings(Part):
 
 class EvalSettings(Part):
     dialogues: int = Field(default=48, ge=1)
-    """Held-out procedural dialogues (unseen words), before and after."""
+    """Held-out procedural dialogues (unseen words and wordings), before and after."""
+    words_dialogues: int = Field(default=0, ge=0)
+    """The same with the wordings of training: only the words are unseen."""
     real_dialogues: int = Field(default=24, ge=0)
     """Dialogues from each real family found below `data`."""
     long_dialogues: int = Field(default=0, ge=0)
