@@ -107,7 +107,9 @@ def test_a_checkpoint_is_no_model_and_the_error_names_the_one_of_its_run(
 
 def test_dry_run_prints_the_resolved_run_and_starts_nothing(tmp_path: Path) -> None:
     done = fluxforge(
-        tmp_path, "opd", "--dry-run", "--seed", "3", "--opd.steps", "4", "--student.lr=2e-4", "--name=2024"
+        tmp_path,
+        *("opd", "--dry-run", "--seed", "3", "--student.lr=2e-4", "--name=2024"),
+        *("--opd.steps", "4", "--opd.dialogues", "12", "--opd.group", "1"),
     )
     assert done.returncode == 0, done.stderr
     shown, _, summary = done.stdout.partition("---\n")
