@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from envs.endpoint import Endpoint
+from envs.errors import ConfigError
 from recipes.eval_schema import EvalConfig
 from recipes.session import choose_engine
 from rollout.agents import Agent, EndpointAgent, EngineAgent
@@ -14,6 +16,9 @@ from rollout.engine import EngineConfig
 from rollout.fleet import Fleet
 from rollout.models import resolve_model
 from rollout.render import Renderer
+
+PROBE_S = 15.0
+"""Deadline of the question whether a server is there."""
 
 
 class Agents:
@@ -27,14 +32,18 @@ class Agents:
         self.origins: dict[str, str] = {}
         self._agents: dict[str, Agent] = {}
         self._fleets: list[Fleet] = []
+        self._holds_ray = False
         self._folders = {name: resolve_model(name) for name in names if not is_endpoint(name)}
+        self._kind = choose_engine(config.engine.kind) if self._folders else ""
         self._endpoints = {name: self._endpoint(name) for name in names if is_endpoint(name)}
 
     async def __aenter__(self) -> Agents:
         try:
             for name, endpoint in self._endpoints.items():
+                await check_reachable(endpoint)
                 self._agents[name] = EndpointAgent(endpoint, max_in_flight=self.config.max_in_flight)
                 self.origins[name] = endpoint.name
+            self._hold_ray()
             opened: dict[Path, Agent] = {}
             for name, folder in self._folders.items():
                 if folder not in opened:
@@ -54,13 +63,24 @@ class Agents:
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
 
+    def _hold_ray(self) -> None:
+        """Start a private Ray with room for all engines of the run, where there will be several on vLLM."""
+        engine, folders = self.config.engine, set(self._folders.values())
+        if len(folders) < 2 or self._kind != "vllm" or engine.ray_address != "local":
+            return
+        from rollout.handles import connect_ray, object_store_bytes
+
+        store = sum(object_store_bytes(str(folder)) for folder in folders)
+        connect_ray(None, len(folders) * engine.replicas, store, engine.dashboard_port)
+        self._holds_ray = True
+
     async def _open(self, name: str, folder: Path) -> Agent:
         from transformers import AutoTokenizer
 
         settings = self.config.engine
         renderer = Renderer(AutoTokenizer.from_pretrained(folder))
         fleet = await Fleet.start(
-            choose_engine(settings.kind),
+            self._kind,
             EngineConfig(
                 model=str(folder),
                 max_model_len=settings.max_model_len,
@@ -93,6 +113,33 @@ class Agents:
             if isinstance(agent, EndpointAgent):
                 agent.close()
         await asyncio.gather(*(fleet.close() for fleet in self._fleets))
+        if self._holds_ray:
+            from rollout.handles import leave_ray
+
+            self._holds_ray = False
+            leave_ray()
+
+
+async def check_reachable(endpoint: Endpoint) -> None:
+    """Raise `ConfigError` when nothing answers at an endpoint's address, so that a typing error is seen at once.
+
+    Any answer will do: not every server lists its models. Later failures are retried, see `EndpointSettings`.
+    """
+    import httpx
+
+    try:
+        async with httpx.AsyncClient(timeout=PROBE_S, trust_env=not is_local(endpoint.url)) as client:
+            await client.get(f"{endpoint.url}/models")
+    except (httpx.HTTPError, OSError) as error:
+        raise ConfigError(
+            f"nothing answers at {endpoint.url} ({type(error).__name__}); start the server, or correct the address"
+        ) from None
+
+
+def is_local(url: str) -> bool:
+    """Say whether an address is on this machine: no proxy is asked for those."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def is_endpoint(name: str) -> bool:

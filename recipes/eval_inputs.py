@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from envs.dialogue import Dialogue, build
-from envs.errors import ConfigError
-from envs.families import is_procedural
-from envs.mix import TaskPool
-from envs.task import Family, SourceTask, get_family
+from envs.task import Family, Quarantined, SourceTask, get_family
 from recipes.eval_schema import EvalConfig, Row
-from recipes.sets import share, splits_of
+from recipes.selection import quarantine_of, select
+from recipes.sets import get_set, splits_of
 from rollout.harness import get_harness
 
 
@@ -55,25 +53,22 @@ class Play:
 def tasks_of(config: EvalConfig) -> list[tuple[Family, SourceTask]]:
     """Return the source tasks, shared out over the families, each once. Raises what reading the files raises.
 
-    Of a benchmark they are drawn by the run's seed from its evaluation split; of a procedural family they are the
-    first ones of its held-out split, whose words no training dialogue has.
+    They are drawn as those of the set `general-test` are (docs/dataset.md): with all benchmark families, 125 cases
+    and seed 0 they are the tasks of that set.
     """
-    pools: list[list[TaskPool]] = []
-    for name in config.families:
+    recipe = get_set("general-test")
+    pool = max(recipe.procedural_tasks, config.cases)
+    recipe = recipe.model_copy(update={"tasks": config.cases, "procedural_tasks": pool})
+    families: list[tuple[Family, tuple[str, ...]]] = []
+    for name in sorted(config.families):
         family = get_family(name)
-        splits = splits_of(family, "evaluation")
-        if not splits:
-            raise ConfigError(f"family {name!r} has nothing to evaluate on, its splits are {family.splits}")
-        pools.append([TaskPool(family, split, config.data, config.seed) for split in splits])
-    capacities = [
-        config.cases if is_procedural(one[0].family) else sum(len(pool.all()) for pool in one)
-        for one in pools
-    ]
-    return [
-        (one[0].family, task)
-        for one, count in zip(pools, share(config.cases, capacities), strict=True)
-        for task in _drawn(one, count)
-    ]
+        families.append((family, splits_of(family, recipe.role)))
+
+    def grade_golds(name: str, batches: Sequence[Sequence[SourceTask]]) -> Iterator[list[Quarantined | None]]:
+        return (quarantine_of(get_family(name), batch) for batch in batches)
+
+    chosen = select(recipe, families, config.data, config.seed, None, grade_golds)
+    return [(selection.family, task) for selection in chosen for task in selection.tasks]
 
 
 def plays(config: EvalConfig) -> Iterator[Play]:
@@ -94,11 +89,3 @@ def plays(config: EvalConfig) -> Iterator[Play]:
 def can_play(row: Row, family: Family) -> bool:
     """Say whether a row can play a family: the executor needs states that can be executed."""
     return row.harness != "executor" or family.structured
-
-
-def _drawn(pools: list[TaskPool], count: int) -> list[SourceTask]:
-    found: list[SourceTask] = []
-    for pool in pools:
-        size = count if is_procedural(pool.family) else len(pool.all())
-        found += [pool.at(at)[0] for at in range(min(size, count - len(found)))]
-    return found

@@ -19,7 +19,7 @@ from recipes.eval_cases import broken_case, graded_case
 from recipes.eval_inputs import Play, plays
 from recipes.eval_schema import ORACLE, EvalConfig, Row
 from recipes.eval_store import EvalFolder
-from recipes.progress import Progress
+from recipes.progress import Bar, Progress
 from recipes.record import Recording, read_recorded, replies_for
 from rollout.harness.base import HarnessSettings
 from rollout.playing import Players, play, with_switches
@@ -36,7 +36,7 @@ def run_eval(config: EvalConfig, runs: Path = Path("runs")) -> int:
         todo = [one for one in plays(config) if one.key not in folder.done]
         total = len(todo) + len(folder.done)
         started = time.monotonic()
-        with Progress(total, "cases", done=len(folder.done)) as progress:
+        with Bar(total, "cases", done=len(folder.done)) as progress:
             origins = asyncio.run(_run(config, todo, folder, progress, recorded))
         ungraded = sum(case.error is not None for case in folder.cases.values())
         folder.write_result(
@@ -85,11 +85,16 @@ async def run_plays(
             case = await run_play(one, players[one.row.name], graders, recorded)
             add(case)
             if progress is not None:
-                progress.advance("" if case.error is None else f"{case.harness}, {case.case}: {case.error}")
+                if case.error is not None:
+                    progress.print(f"ungraded: {case.harness}, {case.case}: {case.error}")
+                progress.advance(f"{case.harness}, {case.case}")
 
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(config.max_in_flight):
-            tasks.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(config.max_in_flight):
+                tasks.create_task(work())
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 async def run_play(

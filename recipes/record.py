@@ -20,7 +20,7 @@ from recipes.eval_agents import Agents
 from recipes.eval_inputs import plays
 from recipes.eval_schema import EvalConfig
 from recipes.eval_store import EvalFolder
-from recipes.progress import Progress
+from recipes.progress import Bar
 from recipes.runs import write_text
 
 SCHEMA = "fluxforge.trajectories"
@@ -51,7 +51,7 @@ def run_record(config: EvalConfig, runs: Path = Path("runs")) -> int:
                 players = {row.name: players_of(row, config, agents) for row in config.rows()}
                 await run_plays(todo, players, config, folder.add, progress)
 
-        with Progress(total, "trajectories", done=len(folder.done)) as progress:
+        with Bar(total, "trajectories", done=len(folder.done)) as progress:
             if todo:
                 asyncio.run(run())
         failed = sum(case.error is not None for case in folder.cases.values())

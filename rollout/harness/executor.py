@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from envs.errors import ConfigError
 from rollout.harness.base import HarnessTurn, Needs, Seat
-from rollout.harness.states import goal_lines
 
 ACKNOWLEDGED = "Noted."
 
@@ -29,11 +28,10 @@ class Executor:
 
     async def turn(self, utterance: str, *, final: bool, given: str | None = None) -> HarnessTurn:
         await self.states.read(utterance)
-        shown = "\n".join(goal_lines(self.states))
         if not final:
-            return HarnessTurn(ACKNOWLEDGED if given is None else given, shown)
+            return HarnessTurn(ACKNOWLEDGED if given is None else given)
         done = self.execute(self.states.log, self.states.exact)
-        return HarnessTurn(done.answer, shown, {} if done.problem is None else {"executor": done.problem})
+        return HarnessTurn(done.answer, detail={} if done.problem is None else {"executor": done.problem})
 
 
 HARNESS = Executor

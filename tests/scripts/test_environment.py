@@ -207,6 +207,9 @@ def test_make_passes_on_what_is_given_and_nothing_else() -> None:
     assert command_of("measure", "SMOKE=0", "ARGS=--opd.steps 4", "WANDB=offline") == (
         '.venv/bin/fluxforge measure --wandb "offline" --opd.steps 4'
     )
+    assert command_of("eval", "RESUME=1", "BASE=openai:http://h:1/v1") == (
+        '.venv/bin/fluxforge eval --resume --base "openai:http://h:1/v1"'
+    )
     assert command_of("play", "DATA=/my data", "SEED=2", "ARGS=--family sql --index 3") == (
         '.venv/bin/fluxforge play --seed "2" --data "/my data" --family sql --index 3'
     )
