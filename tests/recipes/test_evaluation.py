@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from envs.errors import ConfigError, DataError, EngineDied, MissingFiles, UnknownName
 from envs.task import Grade
 from recipes import cli
-from recipes.cases import case_line
+from recipes.cases import Case, case_line
 from recipes.eval_config import load_eval
 from recipes.eval_inputs import plays, tasks_of
 from recipes.evaluation import run_eval
@@ -20,6 +22,7 @@ from rollout.agents import Message, Said
 from tests.recipes.evalruns import FakeAgents, cases, config, use
 from tests.rollout.scripted import ScriptedAgent
 
+REPO = Path(__file__).resolve().parents[2]
 ROWS = "--harnesses=bare,clean,oracle+no-gate,stateforge,executor@oracle"
 
 
@@ -50,31 +53,51 @@ def test_a_run_writes_every_case_of_every_row_once(tmp_path: Path, monkeypatch: 
     assert bare.history[0].tracker is None and bare.state_exact is None and bare.history[0].shown is None
 
 
-def test_a_resumed_run_does_nothing_twice_and_loses_nothing(
+KILLED = """
+import os, sys
+from pathlib import Path
+import pytest
+from recipes.eval_config import load_eval
+from recipes.evaluation import run_eval
+from tests.recipes.evalruns import config, use
+from tests.rollout.scripted import ScriptedAgent
+
+class Dying(ScriptedAgent):
+    async def reply(self, messages, **more):
+        if len(self.asked) == int(sys.argv[2]):
+            os._exit(9)
+        return await super().reply(messages, **more)
+
+runs = Path(sys.argv[1])
+use(pytest.MonkeyPatch(), Dying("whole"))
+flags = {"name": "cut", "resume": True}
+fresh = not (runs / "cut" / "config.yaml").exists()
+run_eval(config("cut", sys.argv[3], runs=runs) if fresh else load_eval(flags=flags, runs=runs), runs)
+"""
+
+
+def test_a_run_that_is_killed_again_and_again_does_nothing_twice_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, ScriptedAgent("whole"))
     run_eval(config("whole", ROWS, runs=tmp_path), tmp_path)
-
-    class Stopping(ScriptedAgent):
-        async def reply(self, messages: Sequence[Message], **more) -> Said:
-            if len(self.asked) == 60:
-                raise KeyboardInterrupt
-            return await super().reply(messages, **more)
-
-    use(monkeypatch, Stopping("whole"))
-    with pytest.raises(KeyboardInterrupt):
-        run_eval(config("cut", ROWS, runs=tmp_path), tmp_path)
-    assert result(tmp_path, "cut")["status"] == "interrupted"
-    before = cases(tmp_path, "cut")
-    assert 0 < len(before) < 15
     file = tmp_path / "cut" / "cases.jsonl"
-    file.write_text(file.read_text() + case_line(before[0])[:70], encoding="utf-8")  # killed while writing
+    before: list[Case] = []
+    for requests in (70, 40):
+        words = [sys.executable, "-c", KILLED, str(tmp_path), str(requests), ROWS]
+        done = subprocess.run(words, cwd=REPO, capture_output=True, text=True)
+        assert done.returncode == 9, done.stderr
+        found = cases(tmp_path, "cut")
+        assert found[: len(before)] == before and len(before) < len(found) < 15, "what was there is as it was"
+        before = found
+        file.write_text(
+            file.read_text() + case_line(before[0])[:70], encoding="utf-8"
+        )  # killed while writing
 
     use(monkeypatch, ScriptedAgent("whole"))
-    assert run_eval(load_eval(flags={"name": "cut", "resume": True}, runs=tmp_path), tmp_path) == 0
-    found = cases(tmp_path, "cut")
-    assert found[: len(before)] == before, "what was there is as it was"
+    resumed = load_eval(flags={"name": "cut", "resume": True}, runs=tmp_path)
+    assert run_eval(resumed, tmp_path) == 0
+    assert cases(tmp_path, "cut")[: len(before)] == before
     assert result(tmp_path, "cut")["played"] == 15 - len(before)
 
     def plain(name: str) -> list[dict]:
@@ -82,8 +105,25 @@ def test_a_resumed_run_does_nothing_twice_and_loses_nothing(
         return sorted(shown, key=lambda case: (case["harness"], case["condition"], case["case"]))
 
     assert plain("cut") == plain("whole")
-    assert run_eval(load_eval(flags={"name": "cut", "resume": True}, runs=tmp_path), tmp_path) == 0
+    assert run_eval(resumed, tmp_path) == 0
     assert FakeAgents.opened == 1, "nothing left to do opens no model"
+
+
+def test_a_run_that_fails_says_so_and_keeps_its_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Buggy(ScriptedAgent):
+        async def reply(self, messages: Sequence[Message], **more) -> Said:
+            if len(self.asked) == 100:
+                raise RuntimeError("a bug")
+            return await super().reply(messages, **more)
+
+    use(monkeypatch, Buggy("whole"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_eval(config("cut", ROWS, runs=tmp_path), tmp_path)
+    told = result(tmp_path, "cut")
+    assert (told["status"], told["error"]) == ("failed", "RuntimeError: a bug")
+    assert told["cases"] == len(cases(tmp_path, "cut")) > 0
 
 
 def test_failing_agents_and_graders_leave_cases_ungraded_and_they_run_again(
