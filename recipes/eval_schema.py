@@ -19,6 +19,8 @@ from recipes.schema import Budget, EngineSettings, Names, Part
 
 SWITCHES = ("no-gate", "no-format", "no-conclusions")
 ORACLE = "oracle"
+BENCHMARK = "benchmark"
+"""In place of families: all that are read from benchmark files."""
 
 
 def _as_tuple(value: object) -> object:
@@ -101,7 +103,7 @@ class EvalConfig(Part):
     neutral_replies: bool = True
     """Show the tracker short neutral replies, as in training; false: the agent's own."""
     families: Names = ("calls", "sql", "math")
-    """Families that cases are taken from, as evenly as they allow."""
+    """Families that cases are taken from, as evenly as they allow; `benchmark`: all that read benchmark files."""
     cases: int = Field(default=125, ge=1)
     """Source tasks; each is played in every condition, budget, seed and row."""
     conditions: Names = ("drift",)
@@ -135,9 +137,12 @@ class EvalConfig(Part):
     @field_validator("families")
     @classmethod
     def _known_families(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from envs.families import registry
+        from envs.families import is_procedural, registry
 
-        return _known("family", names, registry())
+        known = registry()
+        if names == (BENCHMARK,):
+            return tuple(sorted(name for name, family in known.items() if not is_procedural(family)))
+        return _known("family", names, known)
 
     @field_validator("conditions")
     @classmethod

@@ -132,7 +132,8 @@ def _parts(path: Path) -> tuple[dict[str, Any], str]:
         header = json.loads(first)
         if header["schema"] != SCHEMA or header["version"] != VERSION or not newline:
             raise ValueError("another schema or version")
-        header["settings"], header["sha256"]
+        if missing := {"settings", "sha256"} - set(header):
+            raise ValueError(f"its first line lacks {sorted(missing)}")
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no file of recorded trajectories: {error!r}") from None
     return header, body

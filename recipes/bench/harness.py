@@ -16,6 +16,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from envs.dialogue import Dialogue
@@ -36,6 +37,8 @@ GOAL_S = 0.005
 BLOCK = 16
 """Tokens of one block of vLLM's prefix cache."""
 PLAIN = HarnessSettings(reply_tokens=32, answer_tokens=32, gate=False, format=False, conclusions=False)
+
+WHOLE = replace(PLAIN, gate=True, format=True, conclusions=True)
 
 
 class AtOnce:
@@ -93,12 +96,17 @@ def dialogues(count: int) -> list[tuple[SourceTask, Dialogue]]:
     return [(stream.task_at(i), stream.dialogue_at(i)) for i in range(count)]
 
 
-def overhead(harness: str, chosen: Sequence[tuple[SourceTask, Dialogue]], renderer: Renderer) -> float:
+def overhead(
+    harness: str,
+    chosen: Sequence[tuple[SourceTask, Dialogue]],
+    renderer: Renderer,
+    settings: HarnessSettings = PLAIN,
+) -> float:
     """Return seconds of this thread a turn, all dialogues at once. CPU time, so a busy machine does not count."""
     from envs.task import get_family
 
     agent = EngineAgent(NoCache(renderer.encode_output("Noted. " * 10)[:32]), renderer, "at once")  # type: ignore[arg-type]
-    players = Players(harness, agent, agent, settings=PLAIN)
+    players = Players(harness, agent, agent, settings=settings)
 
     async def run() -> float:
         started = time.thread_time()
@@ -172,11 +180,13 @@ def rows(count: int = 32, vllm: bool = False) -> list[dict[str, Any]]:
     chosen = dialogues(count)
     overhead("bare", chosen[:4], renderer)  # warm caches: tokenizer, templates
     found = []
-    for harness in HARNESSES:
-        seconds = overhead(harness, chosen, renderer)
+    measured_rows = [(harness, harness, PLAIN) for harness in HARNESSES]
+    measured_rows.append(("stateforge with gate, format tracker and conclusions", "stateforge", WHOLE))
+    for what, harness, settings in measured_rows:
+        seconds = overhead(harness, chosen, renderer, settings)
         found.append(
             {
-                "row": f"harness seconds a turn beside the engine, {count} dialogues at once, {harness}",
+                "row": f"harness seconds a turn beside the engine, {count} dialogues at once, {what}",
                 "ours": round(seconds, 6),
                 "other": None,
                 "ratio": round(GOAL_S / seconds, 2),

@@ -270,3 +270,14 @@ def test_plays_of_one_dialogue_are_next_to_each_other() -> None:
     setting = load_eval(overrides=["--cases=2", "--harnesses=bare,recap-prompt", "--budgets=easy"])
     order = [(one.shown.condition, one.shown.case) for one in plays(setting)]
     assert len(order) == 8 and order == [pair for pair in dict.fromkeys(order) for _ in range(2)]
+
+
+def test_real_cases_get_full_credit_from_the_oracle_s_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark_data: Path
+) -> None:
+    use(monkeypatch, ScriptedAgent())
+    words = ["--families=bfcl,gsm8k", "--harnesses=executor@oracle", "--cases=4"]
+    setting = config("real", *words, runs=tmp_path, flags={"data": benchmark_data})
+    assert run_eval(setting, tmp_path) == 0
+    found = cases(tmp_path, "real")
+    assert {case.family for case in found} == {"bfcl", "gsm8k"} and all(case.full_credit for case in found)
