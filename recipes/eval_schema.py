@@ -50,7 +50,7 @@ class LimitSettings(Part):
     """Longest answer; also of a summary."""
     tracker_tokens: int = Field(default=64, ge=1)
     """Longest output of a tracker in one turn."""
-    state_chars: int = Field(default=2000, ge=1)
+    state_chars: int = Field(default=800, ge=1)
     """Longest recap of `recap-state`, and longest state with conclusions."""
     history_chars: int = Field(default=4000, ge=1)
     """Length of history from which `summary` and `compact` shorten it."""

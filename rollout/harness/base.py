@@ -28,7 +28,7 @@ class HarnessSettings:
     """Longest answer to the last message."""
     tracker_tokens: int = 64
     """Longest output of a tracker a turn; the format tracker and conclusions have the same limit."""
-    state_chars: int = 2000
+    state_chars: int = 800
     """Longest state, and longest recap of `recap-state`."""
     history_chars: int = 4000
     """Length of history from which `summary` and `compact` shorten it."""

@@ -27,12 +27,11 @@ class StateForge(Chat):
         await states.read(utterance)
         if conventions is not None:
             await conventions.read(f"{self.seat.context}\n\n{utterance}" if not self.history else utterance)
-        return render(
-            "state",
-            goals=goal_lines(states),
-            derived=within(derived_lines(states), self._room()),
-            conventions=self._convention_lines(),
-        )
+        goals, rules = goal_lines(states), self._convention_lines()
+        if not (goals or rules):
+            return None
+        derived = within(derived_lines(states), self._room())
+        return render("state", goals=goals, derived=derived, conventions=rules)
 
     async def write(self, messages: Sequence[Message], utterance: str, *, final: bool) -> Message:
         draft = await super().write(messages, utterance, final=final)
