@@ -19,7 +19,7 @@ from envs.intent import Delete, Goal, IntentState, Replace
 from envs.numbers import extract_number
 from envs.task import Family, Grade, SourceTask
 
-MAX_STATES = 400
+MAX_STATES = 200
 """Most states that one answer is compared with."""
 
 Place = tuple[int, str, str]

@@ -137,7 +137,10 @@ class Chat:
         """Return the base agent's reply to `messages`."""
         settings = self.seat.settings
         limit = settings.answer_tokens if final else settings.reply_tokens
-        return (await self.seat.base.reply(messages, limit)).message()
+        said = await self.seat.base.reply(messages, limit)
+        if final and said.cut_short:
+            self.detail["cut_short"] = True
+        return said.message()
 
     async def after(self, reply: str, *, final: bool) -> None:
         """Do what is to be done once the reply is given."""

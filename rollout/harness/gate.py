@@ -39,7 +39,8 @@ async def passed(
         return draft, {"gate": "passed"}
     retry = render("gate_retry", problem=problem, requirements=requirements)
     again = await base.reply([*messages, draft, Message("user", retry)], settings.answer_tokens)
-    return again.message(), {"gate": "asked again", "gate_problem": problem, "draft": draft.content}
+    done: dict[str, object] = {"gate": "asked again", "gate_problem": problem, "draft": draft.content}
+    return again.message(), done | {"cut_short": again.cut_short}
 
 
 def problem_of(verdict: str) -> str | None:

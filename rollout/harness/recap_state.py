@@ -37,9 +37,10 @@ class RecapState(Chat):
         draft = await super().write(messages, utterance, final=final)
         if not (final and self.seat.settings.gate):
             return draft
-        answer, self.detail = await passed(
+        answer, verdict = await passed(
             self.seat.base, messages, draft, utterance, self.recap, "", self.seat.settings
         )
+        self.detail |= verdict
         return answer
 
 

@@ -37,7 +37,7 @@ class StateForge(Chat):
         draft = await super().write(messages, utterance, final=final)
         if not (final and self.seat.settings.gate):
             return draft
-        answer, self.detail = await passed(
+        answer, verdict = await passed(
             self.seat.base,
             messages,
             draft,
@@ -46,6 +46,7 @@ class StateForge(Chat):
             _bullets(self._convention_lines()),
             self.seat.settings,
         )
+        self.detail |= verdict
         return answer
 
     async def after(self, reply: str, *, final: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -213,6 +214,7 @@ def test_the_gate_asks_once_more_only_where_the_draft_fails(harness: str) -> Non
     setting = HarnessSettings(format=False, conclusions=False)
     failing = played(harness, gate_base("FAIL: the colour is wrong"), setting)
     assert failing.answer == "second"
+    assert failing.detail["cut_short"] is False
     assert failing.detail["gate_problem"] == "the colour is wrong" and failing.detail["draft"] == "first"
     for verdict in ("PASS", "PASS. It does not FAIL anything", "hm", ""):
         assert played(harness, gate_base(verdict), setting).answer == "first"
@@ -281,3 +283,12 @@ def test_the_executor_needs_a_state_that_can_be_executed() -> None:
 
     with pytest.raises(ConfigError, match="executed"):
         get_harness("executor")(Seat(Meter(ScriptedAgent(), temperature=0, seed=0, group="")))
+
+
+def test_an_answer_that_ended_at_its_limit_is_marked() -> None:
+    class Wordy(ScriptedAgent):
+        async def reply(self, messages: Sequence[Message], **more) -> Said:
+            return replace(await super().reply(messages, **more), cut_short=True)
+
+    assert played("bare", Wordy()).detail == {"cut_short": True}
+    assert played("bare", ScriptedAgent()).detail == {}
