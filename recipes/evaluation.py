@@ -21,6 +21,7 @@ from recipes.eval_schema import ORACLE, EvalConfig, Row
 from recipes.eval_store import EvalFolder
 from recipes.progress import Bar, Progress
 from recipes.record import Recording, read_recorded, replies_for
+from rollout.agents import NoAgent
 from rollout.harness.base import HarnessSettings
 from rollout.playing import Players, play, with_switches
 from rollout.prompting import prompt_hashes
@@ -119,7 +120,7 @@ def players_of(row: Row, config: EvalConfig, agents: Mapping[str, Any] | Agents)
     tracker = None if row.tracker in (None, ORACLE) else agents[config.trackers[row.tracker]]
     players = Players(
         harness=row.harness,
-        base=agents[config.base],
+        base=agents[config.base] if asks_base(row) else NoAgent(),
         tracker=tracker,
         protocol=config.protocol,
         settings=HarnessSettings(**config.limits.model_dump()),
@@ -134,8 +135,14 @@ def players_of(row: Row, config: EvalConfig, agents: Mapping[str, Any] | Agents)
 def model_names(config: EvalConfig) -> list[str]:
     """Return the models that the rows need, each once."""
     rows = config.rows()
-    names = [config.trackers[row.tracker] for row in rows if row.tracker not in (None, ORACLE)]
-    return list(dict.fromkeys([config.base, *names]))
+    names = [config.base] if any(map(asks_base, rows)) else []
+    names += [config.trackers[row.tracker] for row in rows if row.tracker not in (None, ORACLE)]
+    return list(dict.fromkeys(names))
+
+
+def asks_base(row: Row) -> bool:
+    """Say whether a row asks the base agent for anything."""
+    return row.harness != "executor"
 
 
 def summary(cases: Iterable[Case]) -> list[dict[str, Any]]:

@@ -185,6 +185,17 @@ class EndpointAgent:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+class NoAgent:
+    """Stands where a row asks no base agent, so that none is opened for it. Raises `EngineError` when asked."""
+
+    name = "none"
+
+    async def reply(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, group: str
+    ) -> Said:
+        raise EngineError("this harness was seated without a base agent, but asked for one")
+
+
 class Meter:
     """An agent as one dialogue uses it: adds up what was asked, and gives every request a seed of its own."""
 

@@ -281,3 +281,11 @@ def test_real_cases_get_full_credit_from_the_oracle_s_state(
     assert run_eval(setting, tmp_path) == 0
     found = cases(tmp_path, "real")
     assert {case.family for case in found} == {"bfcl", "gsm8k"} and all(case.full_credit for case in found)
+
+
+def test_a_run_without_models_opens_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the real opener: a folder that is no model would be refused."""
+    words = ["--harnesses=executor@oracle", "--base=no/such/model", "--families=math"]
+    assert run_eval(config("o", *words, runs=tmp_path), tmp_path) == 0
+    assert result(tmp_path, "o")["models"] == {}
+    assert all(case.full_credit for case in cases(tmp_path, "o"))
