@@ -12,11 +12,14 @@ import pytest
 from envs.endpoint import Endpoint
 from envs.errors import EndpointError, EngineDied, EngineError, EngineTimeout
 from rollout.agents import EndpointAgent, EngineAgent, Message, Meter, Said
+from rollout.collector import collect
 from rollout.engine import Completion, EngineConfig, GenerateRequest
 from rollout.harness.base import HarnessSettings
+from rollout.harness.states import TrackedStates
 from rollout.local_engine import LocalEngine
 from rollout.playing import Players, play
 from rollout.render import Renderer
+from rollout.tracker import TemplateReplies, get_protocol, stable_hash
 from tests.envs.stubserver import fail, say, serve
 from tests.rollout.scripted import example
 
@@ -181,3 +184,39 @@ def test_the_time_of_a_request_that_fails_counts_as_the_engine_s() -> None:
     with pytest.raises(EndpointError):
         asyncio.run(meter.reply([Message("user", "hi")], 5))
     assert meter.seconds >= 0.02
+
+
+def test_a_tracker_in_a_harness_is_asked_token_for_token_what_it_is_asked_in_training(
+    tiny_llama: Path, renderer: Renderer
+) -> None:
+    _, _, dialogue = example(budget=1)
+    group = f"{dialogue.id}|tracker"
+
+    def replies(_: object, t: int) -> str:
+        wordings = TemplateReplies.WORDINGS
+        return wordings[stable_hash(group, t + 1) % len(wordings)]
+
+    async def run() -> tuple[list[int], list[int]]:
+        engine = LocalEngine(EngineConfig(str(tiny_llama), 20_000, "float32", threads=1))
+        try:
+            protocol = get_protocol("log")
+            (trained,) = await collect(
+                *(engine, [dialogue], renderer, protocol),
+                temperature=0.0,
+                seed=0,
+                max_tokens=6,
+                replies=replies,
+            )
+            agent = EngineAgent(engine, renderer, "tiny")
+            meter = Meter(agent, temperature=0.0, seed=0, group=group)
+            states = TrackedStates(meter, protocol, max_tokens=6)
+            for turn in dialogue.turns:
+                await states.read(turn.utterance)
+            assert states.log == trained.turns[-1].log
+            last = states.messages[-1].ids or ()
+            return trained.ids(), [*agent.ids(states.messages[:-1]), *last]
+        finally:
+            await engine.close()
+
+    trained, played = asyncio.run(run())
+    assert played == trained
