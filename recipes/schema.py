@@ -321,7 +321,7 @@ class OpdConfig(Part):
     def _can_run(self) -> OpdConfig:
         if self.warmup.steps + self.opd.steps == 0:
             raise ConfigError(
-                "warmup.steps and opd.steps are both 0: nothing to train; use the job 'eval' instead"
+                "warmup.steps and opd.steps are both 0: nothing to train; use the job 'measure' instead"
             )
         if self.opd.max_tokens >= self.engine.max_model_len:
             raise ConfigError(
