@@ -107,29 +107,27 @@ def evaluate(
     replies: Replies | None,
     config: OpdConfig,
 ) -> tuple[Evaluation, Mapping[str, list[Trajectory]]]:
-    """Play every set with the engine's current weights, all dialogues in flight together."""
+    """Play every set with the engine's current weights, `eval.in_flight` of its dialogues at once."""
 
-    async def play_all() -> list[list[Trajectory]]:
-        return await asyncio.gather(
-            *(
-                collect(
-                    engine,
-                    one.dialogues,
-                    renderer,
-                    protocol,
-                    temperature=config.eval.temperature,
-                    seed=STATS_SEED,
-                    max_tokens=config.opd.max_tokens,
-                    replies=replies,
-                    prefixes=one.prefixes,
-                    max_model_len=config.engine.max_model_len,
-                )
-                for one in sets
+    def play(one: EvalSet) -> list[Trajectory]:
+        return runner.run(
+            collect(
+                engine,
+                one.dialogues,
+                renderer,
+                protocol,
+                temperature=config.eval.temperature,
+                seed=STATS_SEED,
+                max_tokens=config.opd.max_tokens,
+                replies=replies,
+                prefixes=one.prefixes,
+                max_concurrency=config.eval.in_flight,
+                max_model_len=config.engine.max_model_len,
             )
         )
 
     result = Evaluation()
-    played = {one.name: found for one, found in zip(sets, runner.run(play_all()), strict=True)}
+    played = {one.name: play(one) for one in sets}
     for name, trajectories in played.items():
         result.metrics[name] = {
             key: value for key, value in summarize(trajectories).items() if key in REPORTED

@@ -267,6 +267,8 @@ class EvalSettings(Part):
     """Budget of the held-out dialogues."""
     temperature: float = Field(default=0.0, ge=0)
     """Sampling temperature; 0 is greedy."""
+    in_flight: int | None = Field(default=None, ge=1)
+    """Dialogues played at once; null: a whole set. More than the KV cache holds are computed again each turn."""
 
 
 class CheckpointSettings(Part):
