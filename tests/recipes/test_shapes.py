@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import ConfigError, DataError, UnknownName
-from recipes.shapes import KINDS, find_shape, shape_from_config, shape_of, table, table_name
+from recipes.count import KINDS, find_shape, shape_from_config, shape_of, table, table_name
 
 
 def on_meta(values: dict[str, Any]) -> Any:
