@@ -16,7 +16,7 @@ import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
 
-JOBS = ("opd", "eval", "build", "audit", "shard", "play", "report", "bench")
+JOBS = ("opd", "eval", "plan", "build", "audit", "shard", "play", "report", "bench")
 REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
 RUNS = Path("runs")
@@ -136,6 +136,41 @@ def evaluate(
     from recipes.evaluate import run_eval
 
     raise typer.Exit(run_eval(config))
+
+
+@app.command(context_settings=ANY_KEY, epilog=KEYS_HELP)
+def plan(
+    ctx: typer.Context,
+    tracker: Tracker = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Name in recipes/clusters.yaml; default: this machine's GPUs, else 1x8x80."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Model of the base agent's fleet; default: none, replies are templates."),
+    ] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of the trainer; default: chosen.")] = None,
+    zero: Annotated[
+        int | None, typer.Option(min=0, max=3, help="ZeRO stage; default: the lowest that fits.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    smoke: Smoke = False,
+    recipe: Recipe = "opd",
+) -> None:
+    """Print what a training run would place where on a cluster, and the memory of each part per GPU.
+
+    From configurations alone; a run that does not fit is refused with the nearest changes that would fit.
+    """
+    import json
+
+    from recipes.nearest import run_plan
+    from recipes.placement import cluster_named
+    from recipes.plan import PlanOptions
+
+    config = _config(ctx, "opd", recipe, tracker=tracker, smoke=smoke)
+    made = run_plan(config, cluster_named(cluster), PlanOptions(base, ranks, zero))
+    typer.echo(json.dumps(made.as_json(), indent=2) if as_json else made.text())
 
 
 @app.command(epilog=DEBUG_HELP)

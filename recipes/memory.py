@@ -116,7 +116,12 @@ def engine_parts(shape: ModelShape, serving: Serving) -> dict[str, float]:
         "logits": rows * shape.vocab * 4 * 2,  # logits and log-probs, float32
     }
     gib = {part: value / GIB for part, value in parts.items()}
-    return {"weights": gib["weights"], "KV cache": serving.kv_cache_gib, **gib}
+    return {
+        "weights": gib["weights"],
+        "KV cache": serving.kv_cache_gib,
+        **gib,
+        "runtime": GPU_RUNTIME_GIB,
+    }
 
 
 def kv_bytes_per_gpu(shape: ModelShape, serving: Serving, tokens: int) -> float:

@@ -157,8 +157,13 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
     return plan
 
 
-def training_of(config: OpdConfig, shape: ModelShape, *, ranks: int = 1, zero: int = 0) -> Training:
-    """Return how a recipe trains a model of this shape. Raises `ConfigError` for adapters on layers it has not."""
+def training_of(
+    config: OpdConfig, shape: ModelShape, *, ranks: int = 1, zero: int = 0, gpu: bool = False
+) -> Training:
+    """Return how a recipe trains a model of this shape, on this machine or (`gpu`) on a GPU.
+
+    Raises `ConfigError` for adapters on layers it has not.
+    """
     student = config.student
     if student.lora is not None:
         trained = shape.adapter_parameters(student.lora.rank, student.lora.targets)
@@ -168,7 +173,7 @@ def training_of(config: OpdConfig, shape: ModelShape, *, ranks: int = 1, zero: i
         trained = shape.parameters
     frozen = bool(config.opd.steps) and config.opd.teacher == "privileged"
     return Training(
-        value_bytes(student.dtype),
+        2 if gpu and student.dtype == "auto" else value_bytes(student.dtype),
         trained,
         student.tokens_per_micro,
         student.gradient_checkpointing,
@@ -226,15 +231,20 @@ def available_gib(device: str = "host") -> float | None:
 
 def gpu_free_gib() -> float | None:
     """Return the free memory of the freest GPU in GiB; None where there is none."""
+    return max(gpus_free_gib(), default=None)
+
+
+def gpus_free_gib() -> list[float]:
+    """Return the free memory of each GPU of this machine in GiB; nothing where there is none."""
     if shutil.which("nvidia-smi") is None:
-        return None
+        return []
     words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    free = [int(line) for line in done.stdout.split() if line.isdigit()] if done.returncode == 0 else []
-    return max(free) / 1024 if free else None
+        return []
+    lines = done.stdout.split() if done.returncode == 0 else []
+    return [int(line) / 1024 for line in lines if line.isdigit()]
 
 
 def tokens_per_dialogue(config: OpdConfig, sample: int = 16) -> float:
