@@ -158,9 +158,10 @@ def plan(
     smoke: Smoke = False,
     recipe: Recipe = "opd",
 ) -> None:
-    """Print what a training run would place where on a cluster, and the memory of each part per GPU.
+    """Print what a run would place where.
 
-    From configurations alone; a run that does not fit is refused with the nearest changes that would fit.
+    Roles, GPUs and the memory of each part per GPU, from configurations alone; a run that does not fit the cluster is
+    refused with the nearest changes that would fit.
     """
     import json
 

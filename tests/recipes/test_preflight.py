@@ -101,7 +101,7 @@ def test_the_tiny_recipe_fits_a_laptop(host: None) -> None:
         config_of("--student.gradient_checkpointing", "true", "--student.tokens_per_micro", "1024")
     )
     assert less.memory["student activations"] < plan.memory["student activations"] / 4
-    assert estimate(config_of(), training=False).memory_gib < plan.memory_gib / 2
+    assert estimate(config_of(), training=False).memory_gib < plan.memory_gib - 2
 
 
 def test_a_teacher_counts_unless_it_is_the_oracle(host: None) -> None:
