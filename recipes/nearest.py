@@ -12,7 +12,7 @@ from recipes.count import shape_of
 from recipes.placement import Cluster, TooBig, clusters
 from recipes.plan import ClusterPlan, PlanOptions, make_plan
 from recipes.preflight import preset_model
-from recipes.schema import EngineSettings, LoraSettings, OpdConfig, StudentSettings
+from recipes.schema import EngineSettings, LoraSettings, OpdConfig
 
 
 def run_plan(config: OpdConfig, cluster: Cluster, options: PlanOptions) -> ClusterPlan:
@@ -43,24 +43,23 @@ def nearest_fits(config: OpdConfig, cluster: Cluster, options: PlanOptions) -> l
 
 
 def _smaller(config: OpdConfig, options: PlanOptions) -> Iterator[tuple[str, OpdConfig, PlanOptions]]:
-    """Changes from the least to the most; each one keeps those before it, but for the models, which go last."""
-    student, label = config.student, []
-    changes: list[tuple[str, dict[str, Any]]] = []
+    """Settings that take less, each alone and then one after the other together; last of all smaller models."""
+    student, engine = config.student, config.engine
+    changes: list[tuple[str, str, dict[str, Any]]] = []
     if not student.gradient_checkpointing:
-        changes.append(("--student.gradient_checkpointing true", {"gradient_checkpointing": True}))
+        changes.append(("--student.gradient_checkpointing true", "student", {"gradient_checkpointing": True}))
     if student.tokens_per_micro > 2048:
-        changes.append(("--student.tokens_per_micro 2048", {"tokens_per_micro": 2048}))
-    if student.lora is None:
-        changes.append(("--student.lora.rank 32", {"lora": LoraSettings()}))
-    engine = config.engine
+        changes.append(("--student.tokens_per_micro 2048", "student", {"tokens_per_micro": 2048}))
     if engine.kv_cache_gib > 4:
-        changes.append(("--engine.kv_cache_gib 4", {}))
-    for words, change in changes:
-        label.append(words)
-        student = student.model_copy(update=change)
-        if not change:
-            engine = engine.model_copy(update={"kv_cache_gib": 4.0})
-        yield " ".join(label), config.model_copy(update={"student": student, "engine": engine}), options
+        changes.append(("--engine.kv_cache_gib 4", "engine", {"kv_cache_gib": 4.0}))
+    if student.lora is None:
+        changes.append(("--student.lora.rank 32", "student", {"lora": LoraSettings()}))
+    for some in [*([change] for change in changes), *(changes[: n + 1] for n in range(1, len(changes)))]:
+        changed = config
+        for _, part, update in some:
+            settings = getattr(changed, part).model_copy(update=update)
+            changed = changed.model_copy(update={part: settings})
+        yield " ".join(words for words, _, _ in some), changed, options
     for smaller in ("35b", "9b"):
         if options.base is not None and shape_of(smaller).parameters < shape_of(options.base).parameters:
             yield f"--base {smaller}", config, replace(options, base=smaller)
@@ -76,7 +75,6 @@ def _smaller(config: OpdConfig, options: PlanOptions) -> Iterator[tuple[str, Opd
                 "tracker": smaller,
                 "model": preset["model"],
                 "engine": EngineSettings(**preset["engine"]),
-                "student": StudentSettings(**preset["student"]),
             }
             yield f"--tracker {smaller}", config.model_copy(update=changed), options
 
