@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
 
 from envs.dialogue import CONDITIONS
 from envs.drift import BUDGETS
@@ -29,7 +27,7 @@ from envs.parquet import ROWS_PER_GROUP, open_writer
 from envs.task import Family, Quarantined, SourceTask, get_family
 from recipes.card import card, reasons, sha256_of, source_files, versions
 from recipes.neardup import HeldOut
-from recipes.progress import Progress
+from recipes.progress import Bar
 from recipes.realised import Tally
 from recipes.selection import Selection, batched, load_tasks, missing_reason, select
 from recipes.sets import SetRecipe, families_of, get_set, splits_of
@@ -37,7 +35,6 @@ from recipes.tasks_file import DATA_MARK, write_tasks
 from recipes.workers import Stratum, Workers
 
 MANIFEST = "manifest.json"
-_LINE_EVERY_S = 10.0  # a plain line of progress where there is no terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def build_set(
             def grade_golds(
                 name: str, batches: Sequence[Sequence[SourceTask]]
             ) -> Iterator[list[Quarantined | None]]:
-                with Bar(sum(map(len, batches)), f"check golds of {name}", quiet) as bar:
+                with Bar(sum(map(len, batches)), f"check golds of {name}", quiet=quiet) as bar:
                     for verdicts in workers.grade_golds(name, batches):
                         bar.advance(name, len(verdicts))
                         yield verdicts
@@ -176,7 +173,7 @@ def _write(
     strata = settings.strata()
     files: list[dict[str, Any]] = []
     total = sum(len(selection.tasks) for selection in selections)
-    with Bar(total, f"build {settings.set}", quiet) as bar:
+    with Bar(total, f"build {settings.set}", quiet=quiet) as bar:
         for selection in selections:
             name = selection.family.name
             (folder / name).mkdir()
@@ -202,19 +199,6 @@ def _write(
         manifest["files"].append({"path": name, "sha256": sha256_of(folder / name)})
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
-
-
-class Bar(Progress):
-    """A progress bar for many small steps: where there is no terminal, a line now and then; `quiet`, nothing."""
-
-    def __init__(self, total: int, label: str, quiet: bool) -> None:
-        super().__init__(total, label, console=Console(quiet=True) if quiet else None)
-        self._said = time.monotonic()
-
-    def advance(self, text: str = "", n: int = 1) -> None:
-        late = time.monotonic() - self._said > _LINE_EVERY_S
-        self._said = time.monotonic() if late else self._said
-        super().advance(text if late else "", n)
 
 
 class _Sink:

@@ -15,11 +15,28 @@ from typing import Annotated, Any
 import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
+from recipes import cli_eval, cli_plan
+from recipes.cli_options import (
+    ANY_KEY,
+    DEBUG_HELP,
+    KEYS_HELP,
+    RUNS,
+    Data,
+    DryRun,
+    Name,
+    Recipe,
+    Resume,
+    Seed,
+    Smoke,
+    Tracker,
+    Wandb,
+    opd_config,
+    starts,
+)
 
-JOBS = ("opd", "eval", "plan", "build", "audit", "shard", "play", "report", "bench")
+JOBS = ("opd", "eval", "measure", "record", "plan", "build", "audit", "shard", "play", "report", "bench")
 REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
-RUNS = Path("runs")
 
 app = typer.Typer(
     add_completion=False,
@@ -27,26 +44,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-ANY_KEY = {"allow_extra_args": True, "ignore_unknown_options": True}
-DEBUG_HELP = "--debug, before or after the job, adds the traceback to an error."
-KEYS_HELP = (
-    "Any recipe key may follow as --key value, nested with dots: --opd.steps 4 --student.lr 2e-4. "
-    + DEBUG_HELP
-)
-
-Name = Annotated[str | None, typer.Option(help="Run folder below runs/.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of dialogues, sampling and weights.")]
-Data = Annotated[Path | None, typer.Option(help="Folder of benchmark files (gsm8k/, bfcl/).")]
-Smoke = Annotated[bool, typer.Option("--smoke", help="The same path in minutes.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
-Wandb = Annotated[str | None, typer.Option(help="off, offline or online.")]
-Tracker = Annotated[
-    str | None, typer.Option(help="Size name (tiny, 2b, 4b, 9b), model folder or owner/model.")
-]
-Recipe = Annotated[str, typer.Option(help="Recipe file, or the name of one in recipes/.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the resolved run and its memory; start nothing.")
-]
 
 
 @app.callback(epilog="`fluxforge JOB --help` lists what a job takes.")
@@ -74,7 +71,7 @@ def opd(
 
     Warm-up steps on oracle logs, then on-policy steps; the tracker is measured before, between and after.
     """
-    config = _config(
+    config = opd_config(
         ctx,
         "opd",
         recipe,
@@ -89,89 +86,19 @@ def opd(
     if config.tracker == REFERENCE:
         raise ConfigError(
             f"tracker {REFERENCE!r} is the reference that others are compared with and is not trained; measure it "
-            f"by `fluxforge eval --tracker {REFERENCE}`, or train another size"
+            f"by `fluxforge measure --tracker {REFERENCE}`, or train another size"
         )
-    if not _starts(config, dry_run):
+    if not starts(config, dry_run):
         return
     from recipes.opd import run
 
     raise typer.Exit(run(config))
 
 
-@app.command("eval", context_settings=ANY_KEY, epilog=KEYS_HELP)
-def evaluate(
-    ctx: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model folder (runs/<name>/tracker, say); default: the tracker's own weights."),
-    ] = None,
-    name: Name = None,
-    seed: Seed = None,
-    data: Data = None,
-    smoke: Smoke = False,
-    wandb: Wandb = None,
-    tracker: Tracker = None,
-    recipe: Recipe = "opd",
-    dry_run: DryRun = False,
-) -> None:
-    """Measure a tracker on held-out dialogues."""
-    config = _config(
-        ctx,
-        "eval",
-        recipe,
-        name=name,
-        seed=seed,
-        data=data,
-        smoke=smoke,
-        wandb=wandb,
-        tracker=tracker,
-        model=model,
-    )
-    if config.resume:
-        raise ConfigError(
-            "eval measures in one go, there is nothing to resume; leave --resume (RESUME=1) out"
-        )
-    if not _starts(config, dry_run, training=False):
-        return
-    from recipes.evaluate import run_eval
-
-    raise typer.Exit(run_eval(config))
-
-
-@app.command(context_settings=ANY_KEY, epilog=KEYS_HELP)
-def plan(
-    ctx: typer.Context,
-    tracker: Tracker = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Name in recipes/clusters.yaml; default: this machine's GPUs, else 1x8x80."),
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(help="Model of the base agent's fleet; default: none, replies are templates."),
-    ] = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of the trainer; default: chosen.")] = None,
-    zero: Annotated[
-        int | None, typer.Option(min=0, max=3, help="ZeRO stage; default: the lowest that fits.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    smoke: Smoke = False,
-    recipe: Recipe = "opd",
-) -> None:
-    """Print what a run would place where.
-
-    Roles, GPUs and the memory of each part per GPU, from configurations alone; a run that does not fit the cluster is
-    refused with the nearest changes that would fit.
-    """
-    import json
-
-    from recipes.nearest import run_plan
-    from recipes.placement import cluster_named
-    from recipes.plan import PlanOptions
-
-    config = _config(ctx, "opd", recipe, tracker=tracker, smoke=smoke)
-    made = run_plan(config, cluster_named(cluster), PlanOptions(base, ranks, zero))
-    typer.echo(json.dumps(made.as_json(), indent=2) if as_json else made.text())
+app.command("eval", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.evaluate)
+app.command("measure", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.measure)
+app.command("record", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.record)
+app.command("plan", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_plan.plan)
 
 
 @app.command(epilog=DEBUG_HELP)
@@ -346,32 +273,6 @@ def _list(names: str | None) -> tuple[str, ...] | None:
 
 def _exit_code(value: Any) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _config(ctx: typer.Context, job: str, recipe: str, **flags: Any) -> Any:
-    """Return the configuration of a job; flags that were not given (None, False) leave the recipe's value."""
-    from recipes.config import load_config
-
-    given = {key: value for key, value in flags.items() if value is not None and value is not False}
-    return load_config(recipe, ctx.args, flags=given, runs=RUNS, job=job)
-
-
-def _starts(config: Any, dry_run: bool, *, training: bool = True) -> bool:
-    """Check the run and say what is worth a line; False after a dry run, which shows it and starts nothing."""
-    from recipes import preflight
-
-    if dry_run:
-        preflight.show(config, RUNS, training=training)
-    else:
-        for note in preflight.check(config, RUNS, training=training):
-            print(f"note: {note}", file=sys.stderr)
-    if training:
-        from recipes.plan import plan_here
-
-        placed = plan_here(config)
-        if placed is not None:
-            print(placed.text())
-    return not dry_run
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -23,11 +23,14 @@ from recipes.schema import OpdConfig
 HERE = Path(__file__).parent
 TRACKERS = HERE / "trackers.yaml"
 COMMAND_LINE = "the command line"
-WHOLE = ("env.condition_mix",)
+WHOLE = ("env.condition_mix", "endpoint.extra")
 """Mappings that a later layer replaces as a whole."""
 NOT_COMPARED = ("name", "resume", "wandb", "engine", "checkpoint")
 """Settings that may differ between a run and its resumption: they change neither what is learned nor what is
 measured."""
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,24 +75,16 @@ def load_config(
     layers = [(COMMAND_LINE, line)]
     run_yaml = _resumed(line, runs)
     if run_yaml is not None:
-        layers.insert(0, (str(run_yaml), {**_read(run_yaml), "resume": True}))
+        layers.insert(0, (str(run_yaml), {**read_recipe(run_yaml), "resume": True}))
     else:
         path = recipe_path(recipe)
-        body = _read(path)
+        body = read_recipe(path)
         if line.get("smoke", body.get("smoke", False)) is True:
-            layers.insert(0, (str(HERE / "smoke.yaml"), _read(HERE / "smoke.yaml")))
+            layers.insert(0, (str(HERE / "smoke.yaml"), read_recipe(HERE / "smoke.yaml")))
         layers.insert(0, (str(path), body))
         tracker = str(line.get("tracker", body.get("tracker", "tiny")))
         layers.insert(0, (f"{trackers}, tracker {tracker}", _preset(tracker, trackers)))
-    merged: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    for source, layer in layers:
-        _check_keys(layer, source)
-        _merge(merged, layer, source, origin)
-    try:
-        config = OpdConfig.model_validate(merged)
-    except ValidationError as error:
-        raise _plain(error, origin) from None
+    config = validated(OpdConfig, layers)
     if config.data is not None and not config.data.is_dir():
         raise MissingFiles(
             f"data folder {config.data} is not there; give the folder that holds gsm8k/ or bfcl/ in their "
@@ -100,6 +95,19 @@ def load_config(
     if config.name is None:
         config = config.model_copy(update={"name": default_name(config.tracker, config.seed, job)})
     return config
+
+
+def validated(model: type[Settings], layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Settings:
+    """Return the settings of (source, layer) pairs, each over the one before. Raises `ConfigError`, `UnknownName`."""
+    merged: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for source, layer in layers:
+        _check_keys(layer, source, model)
+        _merge(merged, layer, source, origin)
+    try:
+        return model.model_validate(merged)
+    except ValidationError as error:
+        raise _plain(error, origin, model) from None
 
 
 def default_name(tracker: str, seed: int, job: str = "opd") -> str:
@@ -124,10 +132,10 @@ def recipe_path(recipe: str | Path) -> Path:
 
 def tracker_presets(trackers: Path = TRACKERS) -> dict[str, dict[str, Any]]:
     """Return the presets of trackers.yaml by name, `parameters` and `shape` included."""
-    return _read(trackers)
+    return read_recipe(trackers)
 
 
-def resolved_yaml(config: OpdConfig) -> str:
+def resolved_yaml(config: BaseModel) -> str:
     """Return the whole configuration as YAML; `load_config` of it gives the same configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=110, allow_unicode=True)
 
@@ -197,7 +205,8 @@ def _preset(tracker: str, trackers: Path, kind: str = "tracker") -> dict[str, An
     raise unknown_name(kind, tracker, presets)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the mapping of a YAML file, empty for an empty one. Raises `ConfigError`."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -227,20 +236,24 @@ def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _check_keys(
-    layer: Mapping[str, Any], source: str, model: type[BaseModel] = OpdConfig, prefix: str = ""
+    layer: Mapping[str, Any],
+    source: str,
+    root: type[BaseModel],
+    model: type[BaseModel] | None = None,
+    prefix: str = "",
 ) -> None:
     for key, value in layer.items():
-        info = model.model_fields.get(str(key))
+        info = (model or root).model_fields.get(str(key))
         if info is None:
             below = "." + next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
-            raise _unknown_key(f"{prefix}{key}{below}", source)
+            raise _unknown_key(f"{prefix}{key}{below}", source, root)
         part = _part(info.annotation)
         if part is not None and isinstance(value, Mapping):
-            _check_keys(value, source, part, f"{prefix}{key}.")
+            _check_keys(value, source, root, part, f"{prefix}{key}.")
 
 
-def _unknown_key(dotted: str, source: str) -> UnknownName:
-    known = known_keys()
+def _unknown_key(dotted: str, source: str, root: type[BaseModel]) -> UnknownName:
+    known = known_keys(root)
     leaf = dotted.split(".")[-1]
     same_leaf = [key for key in known if key.split(".")[-1] == leaf]
     close = difflib.get_close_matches(dotted, same_leaf, n=1, cutoff=0.7) if "." in dotted else []
@@ -274,16 +287,16 @@ def _merge(
             base[key] = value
 
 
-def _plain(error: ValidationError, origin: Mapping[str, str]) -> FluxForgeError:
+def _plain(error: ValidationError, origin: Mapping[str, str], root: type[BaseModel]) -> FluxForgeError:
     """Return pydantic's findings in our words: key, what is wrong, what was given and where."""
     found = error.errors()
-    lines = [_finding(item, origin) for item in found]
+    lines = [_finding(item, origin, root) for item in found]
     first = found[0]
     unknown = first["type"] == "literal_error" or isinstance(first.get("ctx", {}).get("error"), UnknownName)
     return (UnknownName if unknown else ConfigError)("\n".join(lines))
 
 
-def _finding(item: Any, origin: Mapping[str, str]) -> str:
+def _finding(item: Any, origin: Mapping[str, str], root: type[BaseModel]) -> str:
     path = [str(part) for part in item["loc"]]
     dotted = ".".join(path)
     known = next((".".join(path[:n]) for n in range(len(path), 0, -1) if ".".join(path[:n]) in origin), None)
@@ -296,13 +309,12 @@ def _finding(item: Any, origin: Mapping[str, str]) -> str:
     if raised is not None:
         return f"{dotted}{source}: {raised}" if dotted else str(raised)
     if item["type"] == "literal_error":
-        choices = _choices(dotted)
+        choices = _choices(dotted, root)
         return f"{dotted}{source}: {unknown_name('value', str(item['input']), choices)}"
     return f"{dotted}{source}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}"
 
 
-def _choices(dotted: str) -> list[str]:
-    model: type[BaseModel] = OpdConfig
+def _choices(dotted: str, model: type[BaseModel]) -> list[str]:
     *parents, leaf = dotted.split(".")
     for parent in parents:
         part = _part(model.model_fields[parent].annotation)

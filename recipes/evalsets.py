@@ -1,6 +1,7 @@
 """The held-out sets a tracker is measured on, before and after, always the same dialogues.
 
-`unseen`: procedural families, held-out vocabulary and wording. `long`: the same, about twice as long.
+`unseen`: procedural families, held-out vocabulary and wording. `unseen_words`: the same tasks in the wordings of
+training, so that only the words are new. `long`: as `unseen`, about twice as long.
 `left_out`: the family kept out of training. `slipped`: unseen dialogues whose first turns are given, and the
 last of those is a slip of the tracker. `gsm8k`, `bfcl`: dialogues built from real tasks below `data`.
 """
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envs.dialogue import Dialogue
-from envs.mix import DialogueStream
+from envs.mix import DRIFT_ONLY, DialogueStream
+from envs.simulator import Simulator, TemplateSimulator
 from recipes.schema import OpdConfig
 from rollout.expert import slipped_prefix
 
-EVAL_SEED = 30_000
+EVAL_SEED = 40_000
 """Held-out dialogues depend on this alone, so every run and seed is measured on the same ones."""
 REAL_SPLITS = {"gsm8k": "test", "bfcl": "test"}
 SHORT_TURNS = 10
@@ -36,13 +38,19 @@ def evaluation_sets(config: OpdConfig) -> list[EvalSet]:
     """Return the sets that `config` asks for; the first one is the headline set, `unseen`."""
     settings, env = config.eval, config.env
 
-    def procedural(families: tuple[str, ...], count: int, turns_at_least: int = 0) -> list[Dialogue]:
+    def procedural(
+        families: tuple[str, ...], count: int, turns_at_least: int = 0, simulator: Simulator | None = None
+    ) -> list[Dialogue]:
         stream = DialogueStream(
-            families, "heldout", EVAL_SEED, settings.budget, turns_at_least=turns_at_least
+            families, "heldout", EVAL_SEED, settings.budget, DRIFT_ONLY, 0, None, turns_at_least, simulator
         )
         return [stream.dialogue_at(i) for i in range(count)]
 
     sets = [EvalSet("unseen", procedural(env.training_families, settings.dialogues))]
+    if settings.words_dialogues:
+        familiar = TemplateSimulator("train")
+        dialogues = procedural(env.training_families, settings.words_dialogues, simulator=familiar)
+        sets.append(EvalSet("unseen_words", dialogues))
     if settings.long_dialogues:
         long = procedural(env.training_families, settings.long_dialogues, 2 * SHORT_TURNS)
         sets.append(EvalSet("long", long))

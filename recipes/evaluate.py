@@ -1,4 +1,4 @@
-"""Measure a tracker on the held-out sets: `fluxforge eval --tracker tiny`, and before and after in `opd`."""
+"""Measure a tracker on the held-out sets: `fluxforge measure --tracker tiny`, and before and after in `opd`."""
 
 from __future__ import annotations
 
@@ -140,15 +140,15 @@ def evaluate(
     return result, played
 
 
-def run_eval(config: OpdConfig, runs: Path = Path("runs")) -> int:
-    """Measure `config.model` and write a run folder of job `eval`; return the exit code, 0."""
+def run_measure(config: OpdConfig, runs: Path = Path("runs")) -> int:
+    """Measure `config.model` and write a run folder of job `measure`; return the exit code, 0."""
     from recipes.runs import RunFolder
     from recipes.session import Session
     from recipes.tracking import Tracker
     from recipes.transcripts import trajectory_rows
 
     with (
-        RunFolder.create(runs, config, job="eval") as folder,
+        RunFolder.create(runs, config, job="measure") as folder,
         Tracker(config, folder.path) as tracker,
         Session(config) as session,
     ):

@@ -11,6 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+LINE_EVERY_S = 10.0
+"""Seconds between two plain lines of a `Bar`."""
+
 
 class Progress:
     """Counts `total` units of `label`; a context manager.
@@ -70,6 +73,19 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class Bar(Progress):
+    """A progress bar for many small steps: where there is no terminal, a line now and then; `quiet`, nothing."""
+
+    def __init__(self, total: int, label: str, *, done: int = 0, quiet: bool = False) -> None:
+        super().__init__(total, label, done=done, console=Console(quiet=True) if quiet else None)
+        self._said = time.monotonic()
+
+    def advance(self, text: str = "", n: int = 1) -> None:
+        late = time.monotonic() - self._said > LINE_EVERY_S
+        self._said = time.monotonic() if late else self._said
+        super().advance(text if late else "", n)
 
 
 class _Speed(ProgressColumn):

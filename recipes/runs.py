@@ -75,11 +75,11 @@ class RunFolder:
         assert config.name is not None, "load_config fills it"
         path = Path(root) / config.name
         path.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
+        lock = lock_folder(path)
         try:
             check_folder(root, config, resume)
             if not resume:
-                _write_text(path / "config.yaml", resolved_yaml(config))
+                write_text(path / "config.yaml", resolved_yaml(config))
             return cls(path, config, job, lock, fresh=not resume)
         except BaseException:
             lock.close()
@@ -93,7 +93,7 @@ class RunFolder:
         """
         self._close_metrics()
         kept = [record for record in read_metrics(self.path) if record["step"] <= step]
-        _write_text(self.path / "metrics.jsonl", "".join(_line(record) for record in kept))
+        write_text(self.path / "metrics.jsonl", "".join(_line(record) for record in kept))
         if kept:
             self.last_step = int(kept[-1]["step"])
             self._earlier_s = max(float(record.get("wall_s", 0)) for record in kept)
@@ -167,7 +167,7 @@ class RunFolder:
             "versions": versions(),
             **extra,
         }
-        _write_text(
+        write_text(
             self.path / "result.json", json.dumps(_finite(result), indent=1, ensure_ascii=False) + "\n"
         )
         if status == "done":
@@ -321,7 +321,7 @@ def _status(path: Path) -> str | None:
     return read_result(path).get("status") if (path / "result.json").is_file() else None
 
 
-def _lock(path: Path) -> IO[str]:
+def lock_folder(path: Path) -> IO[str]:
     """Take the folder's lock; it ends with the process, however that ends."""
     lock = (path / ".lock").open("a+", encoding="utf-8")
     try:
@@ -354,7 +354,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:

@@ -263,7 +263,9 @@ class StudentSettings(Part):
 
 class EvalSettings(Part):
     dialogues: int = Field(default=48, ge=1)
-    """Held-out procedural dialogues (unseen words), before and after."""
+    """Held-out procedural dialogues (unseen words and wordings), before and after."""
+    words_dialogues: int = Field(default=0, ge=0)
+    """The same with the wordings of training: only the words are unseen."""
     real_dialogues: int = Field(default=24, ge=0)
     """Dialogues from each real family found below `data`."""
     long_dialogues: int = Field(default=0, ge=0)
@@ -328,7 +330,7 @@ class OpdConfig(Part):
     def _can_run(self) -> OpdConfig:
         if self.warmup.steps + self.opd.steps == 0:
             raise ConfigError(
-                "warmup.steps and opd.steps are both 0: nothing to train; use the job 'eval' instead"
+                "warmup.steps and opd.steps are both 0: nothing to train; use the job 'measure' instead"
             )
         if self.opd.max_tokens >= self.engine.max_model_len:
             raise ConfigError(

@@ -16,6 +16,8 @@ MAX_LINES = 400
 
 # envs/ builds and grades dialogues on machines that have none of these, and in well under a second.
 NOT_IN_ENVS = {"torch", "ray", "vllm", "transformers", "datasets", "wandb", "peft", "accelerate"}
+# Run by path inside the sandbox, where the project cannot be imported: they import their neighbours by bare name.
+SANDBOX_SCRIPTS = {"worker.py", "keeper.py", "guest.py"}
 
 
 def tracked_files() -> list[Path]:
@@ -92,7 +94,7 @@ def test_envs_imports_in_under_a_second_and_without_heavy_packages() -> None:
     names = sorted(
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == "envs"
+        if path.relative_to(ROOT).parts[0] == "envs" and path.name not in SANDBOX_SCRIPTS
     )
     script = (
         "import importlib, sys, time\n"

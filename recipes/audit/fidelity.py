@@ -122,10 +122,8 @@ def _incoherent(sample: Sample) -> str | None:
         return f"says {found.group(1)!r} twice"
     if own.count('"') % 2:
         return "opens a quotation and does not close it"
-    if own[0].islower():
-        return "does not begin with a capital letter"
-    if own[-1] not in '.!?"X':
-        return "does not end as a sentence"
+    if own[-1] in ",;:-(":  # chat has no full stops, and no capital letters
+        return "breaks off"
     if len(own.split()) > _LONGEST:
         return "is very long"
     return None

@@ -148,6 +148,8 @@ def _best(items: list[Item], said: str) -> _Change | None:
         if template.kind not in ("add", "replace", "delete"):
             continue
         for found in template.cuts(said):
+            if plain_slot(found.get("slot", "slot")) in _EMPTY_WORDS:
+                continue
             if template.kind == "add":
                 if "text" in found:
                     texts.append(found["text"])
@@ -205,7 +207,8 @@ def _change(items: list[Item], template: Template, found: dict[str, str]) -> _Ch
         new.slots |= item.slots
         return _Change("replace", score, item, new)
     new = _revalued(item, slot, found.get("old"), plain(found["new"]))
-    return _Change("replace", score, item, new, template, sure >= _EXACT)
+    certain = sure >= _EXACT and (slot is None or slot in item.slots)
+    return _Change("replace", score, item, new, template, certain)
 
 
 def _revalued(item: Item, slot: str | None, old: str | None, value: str) -> Item:

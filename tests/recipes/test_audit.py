@@ -291,7 +291,6 @@ BROKEN = {
     "coherence": (
         lambda said: f"{said} and {{slot}}.",
         lambda said: f"{said} Yes yes .",
-        lambda said: said[0].lower() + said[1:],
         lambda said: said.rstrip(".?!") + ",",
         lambda said: f'{said} "Oh.',
         lambda said: "",

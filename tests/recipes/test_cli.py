@@ -66,25 +66,29 @@ def test_no_description_of_a_job_is_cut_off(
     assert "..." not in capsys.readouterr().out.split("Commands:")[1]
 
 
-def test_a_dry_run_of_eval_names_the_folder_it_would_write(
+def test_a_dry_run_of_measure_names_the_folder_it_would_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, name in (([], "eval-tiny-0"), (["--seed=3"], "eval-tiny-3"), (["--name=opd-x"], "opd-x")):
-        assert cli.main(["eval", "--dry-run", *words]) == 0
+    for words, name in (
+        ([], "measure-tiny-0"),
+        (["--seed=3"], "measure-tiny-3"),
+        (["--name=opd-x"], "opd-x"),
+    ):
+        assert cli.main(["measure", "--dry-run", *words]) == 0
         assert f"run folder: runs/{name}\n" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_eval_tells_what_the_checks_remark(
+def test_measure_tells_what_the_checks_remark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipes.preflight.check", lambda config, runs, training: ["threads are many"])
     seen: list[OpdConfig] = []
-    monkeypatch.setattr("recipes.evaluate.run_eval", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr("recipes.evaluate.run_measure", lambda config: seen.append(config) or 0)
     (tmp_path / "model").mkdir()
-    assert cli.main(["eval", "--model", "model", "--wandb", "offline"]) == 0
+    assert cli.main(["measure", "--model", "model", "--wandb", "offline"]) == 0
     assert capsys.readouterr().err == "note: threads are many\n"
     assert (seen[0].model, seen[0].tracker, seen[0].wandb) == ("model", "tiny", "offline")
 
@@ -96,18 +100,20 @@ def test_a_checkpoint_is_no_model_and_the_error_names_the_one_of_its_run(
     RunFolder.create(tmp_path / "runs", load_config("opd", ["--name", "mine"])).close()
     (tmp_path / "runs" / "mine" / "checkpoints" / "step-000004").mkdir(parents=True)
     for folder in ("runs/mine/checkpoints/step-000004", "runs/mine/checkpoints", "runs/mine"):
-        assert cli.main(["eval", "--model", folder]) == 2
+        assert cli.main(["measure", "--model", folder]) == 2
         printed = capsys.readouterr().err
         assert f"{folder} belongs to a run" in printed and "model folder runs/mine/tracker" in printed
     (tmp_path / "empty").mkdir()
-    assert cli.main(["eval", "--model", "empty"]) == 2
+    assert cli.main(["measure", "--model", "empty"]) == 2
     assert "empty is not a complete model folder: config.json is missing" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "eval-tiny-0").exists()
+    assert not (tmp_path / "runs" / "measure-tiny-0").exists()
 
 
 def test_dry_run_prints_the_resolved_run_and_starts_nothing(tmp_path: Path) -> None:
     done = fluxforge(
-        tmp_path, "opd", "--dry-run", "--seed", "3", "--opd.steps", "4", "--student.lr=2e-4", "--name=2024"
+        tmp_path,
+        *("opd", "--dry-run", "--seed", "3", "--student.lr=2e-4", "--name=2024"),
+        *("--opd.steps", "4", "--opd.dialogues", "12", "--opd.group", "1"),
     )
     assert done.returncode == 0, done.stderr
     shown, _, summary = done.stdout.partition("---\n")
@@ -132,12 +138,12 @@ def test_dry_run_prints_the_resolved_run_and_starts_nothing(tmp_path: Path) -> N
         (["opd", "--data", "nowhere"], 2, ["data folder nowhere", "gsm8k/"]),
         (["opd", "--data", "."], 2, ["data folder .", "holds none of", "gsm8k/"]),
         (["opd", "--resume"], 2, ["nothing to resume in runs/opd-tiny-0"]),
-        (["opd", "--tracker", "122b"], 2, ["'122b' is the reference", "fluxforge eval --tracker 122b"]),
+        (["opd", "--tracker", "122b"], 2, ["'122b' is the reference", "fluxforge measure --tracker 122b"]),
         (["opd", "--env.families", "calls,gsm8k"], 2, ["'gsm8k' is read from benchmark files", "DATA="]),
-        (["eval", "--resume"], 2, ["nothing to resume", "leave --resume"]),
+        (["measure", "--resume"], 2, ["nothing to resume", "leave --resume"]),
         (["opd", "--recipe", "absent.yaml"], 2, ["recipe absent.yaml is not there"]),
         (["opd", "--engine.kv_cache_gib", "100000"], 2, ["needs about 1000", "GiB are available"]),
-        (["eval", "--tracker", "no/such/folder"], 2, ["model folder no/such/folder is not there"]),
+        (["measure", "--tracker", "no/such/folder"], 2, ["model folder no/such/folder is not there"]),
         (["play", "--family", "cals"], 2, ["unknown family 'cals'", "'calls'"]),
         (["play", "--split", "heldoud"], 2, ["unknown split of calls 'heldoud'", "'heldout'"]),
         (["play", "--condition", "drft"], 2, ["unknown condition 'drft'", "'drift'"]),

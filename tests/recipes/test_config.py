@@ -232,8 +232,8 @@ def test_a_model_folder_can_stand_in_for_a_size(tmp_path: Path) -> None:
     assert config.model == str(tmp_path) and config.name == f"opd-{tmp_path.name}-0"
     assert load_config("opd", ["--tracker", "owner/Some-Model"]).model == "owner/Some-Model"
     assert default_name("owner/Some Model/", 3) == "opd-Some-Model-3"
-    assert load_config("opd", ["--tracker", "2b"], job="eval").name == "eval-2b-0"
-    assert load_config("opd", ["--name", "mine"], job="eval").name == "mine"
+    assert load_config("opd", ["--tracker", "2b"], job="measure").name == "measure-2b-0"
+    assert load_config("opd", ["--name", "mine"], job="measure").name == "mine"
 
 
 def test_configurations_are_frozen_and_every_key_is_described() -> None:

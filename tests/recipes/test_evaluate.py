@@ -1,4 +1,4 @@
-"""The job `eval` around its measurement, and where student and teacher are put; no model is loaded."""
+"""The job `measure` around its measurement, and where student and teacher are put; no model is loaded."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_eval_writes_its_own_folder_and_logs_the_result(
     monkeypatch.setattr("recipes.tracking.Tracker", FakeTracker)
     monkeypatch.setattr(job, "evaluation_sets", lambda config: [])
     monkeypatch.setattr(job, "evaluate", lambda *args: (MEASURED, {}))
-    config = load_config("opd", ["--model", "some/folder", "--wandb", "offline"], job="eval")
-    assert job.run_eval(config, tmp_path) == 0
+    config = load_config("opd", ["--model", "some/folder", "--wandb", "offline"], job="measure")
+    assert job.run_measure(config, tmp_path) == 0
     assert [opened.model for opened in FakeSession.opened] == ["some/folder"]
     assert FakeTracker.logged == [(0, {"eval/unseen/edit_accuracy": 0.75, "eval/gsm8k/edit_accuracy": 0.5})]
-    folder = tmp_path / "eval-tiny-0"
+    folder = tmp_path / "measure-tiny-0"
     result = read_result(folder)
-    assert (result["job"], result["status"], result["model"]) == ("eval", "done", "some/folder")
+    assert (result["job"], result["status"], result["model"]) == ("measure", "done", "some/folder")
     assert result["after"]["gsm8k"]["edit_accuracy"] == 0.5
     assert yaml.safe_load((folder / "config.yaml").read_text())["model"] == "some/folder"
 

@@ -138,7 +138,7 @@ def test_tracker_is_a_model_that_transformers_loads_and_the_evaluation_repeats(
     # The saved folder measured by itself must give what the run measured at its end.
     monkeypatch.chdir(run.parents[1])
     flags = [word for word in tinyruns.SMALL if not word.startswith(("--warmup", "--checkpoint"))]
-    assert cli.main(["eval", "--tracker", str(run / "tracker"), "--name", "b", *flags]) == 0
+    assert cli.main(["measure", "--tracker", str(run / "tracker"), "--name", "b", *flags]) == 0
     assert tinyruns.result(run.parent / "b")["after"] == tinyruns.result(run)["after"]
     said = {
         name: [

@@ -166,11 +166,12 @@ def test_no_dialogue_is_lost_or_trained_on_twice(attempts: tuple[Path, list[Atte
     )
     result = tinyruns.result(run)
     asked = load_config("opd", ["--smoke"]).eval
-    sets = ["unseen", *(name for name in ("gsm8k", "bfcl") if data_folder() is not None)]
+    counts = {"unseen": asked.dialogues, "unseen_words": asked.words_dialogues}
+    sets = [*counts, *(name for name in ("gsm8k", "bfcl") if data_folder() is not None)]
     for when in ("before", "after_warmup", "after"):
         for name in sets:
             assert result[when][name]["errors"] == 0
-            assert result[when][name]["n"] == (asked.dialogues if name == "unseen" else asked.real_dialogues)
+            assert result[when][name]["n"] == counts.get(name, asked.real_dialogues)
     versions = {row["step"]: row["weight_version"] for row in rows if row["phase"] == "opd"}
     assert versions[3] == versions[2] + 1, "the new engine answered with old weights"
 

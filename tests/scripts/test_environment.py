@@ -204,8 +204,11 @@ def test_make_passes_on_what_is_given_and_nothing_else() -> None:
     assert command_of("opd", "RESUME=1", "TRACKER=2b", "ARGS=--opd.steps 4") == (
         '.venv/bin/fluxforge opd --resume --tracker "2b" --opd.steps 4'
     )
-    assert command_of("eval", "SMOKE=0", "ARGS=--opd.steps 4", "WANDB=offline") == (
-        '.venv/bin/fluxforge eval --wandb "offline" --opd.steps 4'
+    assert command_of("measure", "SMOKE=0", "ARGS=--opd.steps 4", "WANDB=offline") == (
+        '.venv/bin/fluxforge measure --wandb "offline" --opd.steps 4'
+    )
+    assert command_of("eval", "RESUME=1", "BASE=openai:http://h:1/v1") == (
+        '.venv/bin/fluxforge eval --resume --base "openai:http://h:1/v1"'
     )
     assert command_of("play", "DATA=/my data", "SEED=2", "ARGS=--family sql --index 3") == (
         '.venv/bin/fluxforge play --seed "2" --data "/my data" --family sql --index 3'
@@ -225,8 +228,8 @@ def test_make_passes_on_what_is_given_and_nothing_else() -> None:
     ("words", "refused"),
     [
         (
-            "eval RESUME=1",
-            "make eval does not take RESUME; it takes: NAME SEED DATA SMOKE WANDB TRACKER ARGS",
+            "measure RESUME=1",
+            "make measure does not take RESUME; it takes: NAME SEED DATA SMOKE WANDB TRACKER ARGS",
         ),
         ("play TRACKER=2b", "make play does not take TRACKER; it takes: SEED DATA ARGS"),
         ("report SEED=1", "make report does not take SEED; it takes: NAME ARGS"),
@@ -258,6 +261,19 @@ def test_make_refuses_a_variable_that_the_target_does_not_take(words: str, refus
 def test_make_help_lists_targets_and_what_they_take() -> None:
     env = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    for target in ("opd", "eval", "play", "report", "bench", "test", "setup", "lint", "format", "lock"):
+    for target in (
+        "opd",
+        "eval",
+        "measure",
+        "record",
+        "play",
+        "report",
+        "bench",
+        "test",
+        "setup",
+        "lint",
+        "format",
+        "lock",
+    ):
         assert f"  make {target} " in done.stdout
     assert "make play       SEED DATA ARGS" in done.stdout
