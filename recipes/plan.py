@@ -76,7 +76,7 @@ class ClusterPlan:
         ]
         for pool in self.pools:
             split = f"ZeRO-{pool.zero}" if pool.zero is not None else _parallel(pool)
-            kind = "ranks" if pool.zero is not None else "engines"
+            kind = ("rank" if pool.zero is not None else "engine") + ("s" if pool.replicas > 1 else "")
             lines += [
                 f"{pool.role} ({pool.model}): {pool.replicas} {kind}, {split}",
                 f"  on {_places(pool)}",

@@ -48,7 +48,7 @@ def test_what_is_placed_where_on_one_node() -> None:
     assert gpus(pool(plan, "students")) == [(0, 4), (0, 5)]
     assert gpus(pool(plan, "trainer")) == [(0, 6), (0, 7)]
     text = plan.text()
-    assert "base and teacher (122b): 1 engines, tensor parallel 4" in text
+    assert "base and teacher (122b): 1 engine, tensor parallel 4" in text
     assert "on node 0, GPUs 0-3" in text and "idle GPUs: 0" in text
     apart = make_plan(config_of("9b", *TEACHER), clusters()["2x8x141"], PlanOptions(base="35b"))
     assert [p.role for p in apart.pools][:2] == ["base", "teacher"]
