@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from recipes.count import shape_of
+from recipes.inputs import engine_kind
 from recipes.memory import GIB, GPU_RUNTIME_GIB, Serving, engine_parts, sequences_held, total, trainer_parts
 from recipes.placement import (
     Cluster,
@@ -26,7 +27,7 @@ from recipes.placement import (
     smallest_serving,
     trainer_split,
 )
-from recipes.preflight import preset_model, tokens_per_dialogue, training_of
+from recipes.preflight import model_shape, preset_model, tokens_per_dialogue, training_of
 from recipes.schema import OpdConfig
 from recipes.shapes import ModelShape
 
@@ -113,12 +114,7 @@ def make_plan(config: OpdConfig, cluster: Cluster, options: PlanOptions) -> Clus
         pools.append(_pool(role, name, engine_parts(shape, serving), (gpus,), serving, held))
     if free.count == 0:
         raise TooBig(f"no GPU is left for students and trainer beside {' and '.join(p.role for p in pools)}")
-    engine = Serving(
-        tensor_parallel=config.engine.tensor_parallel,
-        kv_cache_gib=config.engine.kv_cache_gib,
-        batched_tokens=max(2048, config.engine.max_model_len),
-    )
-    engine = smallest_serving("students", student, engine, cluster, 0, config.engine.max_model_len)
+    engine = smallest_serving("students", student, _serving(config), cluster, 0, config.engine.max_model_len)
     colocated = free.count < engine.gpus + (options.ranks or 1)
     if colocated:
         made = _colocated(config, student, engine, free, cluster, options)
@@ -143,20 +139,22 @@ def make_plan(config: OpdConfig, cluster: Cluster, options: PlanOptions) -> Clus
 
 
 def plan_here(config: OpdConfig) -> ClusterPlan | None:
-    """Return what `opd` itself does with this machine's GPUs, None where there is none.
+    """Return what `opd` itself does with this machine's GPUs; None where there is none, where the run joins a cluster
+    of other machines, or where the model's size is not known.
 
     Engines as the recipe says; the student, and a teacher that is a model, in one process on the first GPU, which the
     first engine shares. Raises `TooBig` when an engine finds no GPU or the first GPU is too small for all on it.
     """
-    cluster = cluster_here()
-    if cluster is None:
+    cluster, engine = cluster_here(), config.engine
+    student = model_shape(config.model or config.tracker)
+    if cluster is None or student is None or engine.ray_address != "local":
         return None
-    student, engine = shape_of(config.model or config.tracker), config.engine
-    serving = Serving(
-        2, engine.tensor_parallel, 1, engine.kv_cache_gib, False, max(2048, engine.max_model_len)
-    )
+    serving = _serving(config)
     free, served = Free(cluster), engine_parts(student, serving)
-    replicas = [gpus for _ in range(engine.replicas) if (gpus := free.take(serving)) is not None]
+    if engine_kind(engine.kind)[0] == "local":  # in this process
+        replicas = [((0, 0),)] * engine.replicas
+    else:
+        replicas = [gpus for _ in range(engine.replicas) if (gpus := free.take(serving)) is not None]
     if len(replicas) < engine.replicas:
         raise TooBig(
             f"{engine.replicas} engines of {engine.tensor_parallel} GPUs (engine.replicas, engine.tensor_parallel) "
@@ -164,14 +162,15 @@ def plan_here(config: OpdConfig) -> ClusterPlan | None:
         )
     parts = _rank_parts(config, student, 1, 0)
     if config.opd.steps and config.opd.teacher == "model":
-        teacher = shape_of(preset_model(str(config.opd.teacher_model)))
-        parts["teacher"] = 2 * teacher.parameters / GIB
-    if total(served) + total(parts) > cluster.usable_gib:
+        teacher = model_shape(preset_model(str(config.opd.teacher_model)))
+        parts["teacher"] = 2 * teacher.parameters / GIB if teacher is not None else 0.0
+    shared = sum((0, 0) in gpus for gpus in replicas)
+    if shared * total(served) + total(parts) > cluster.usable_gib:
         raise TooBig(
-            f"the first GPU would hold an engine of {total(served):.1f} GiB ({listed(served)}) and the trainer's "
-            f"{total(parts):.1f} GiB ({listed(parts)}), {cluster.usable_gib:.1f} GiB are usable. Lower "
-            f"student.tokens_per_micro or engine.kv_cache_gib, set student.gradient_checkpointing or student.lora, or "
-            f"take a smaller tracker"
+            f"the first GPU would hold {shared} engine{'s' if shared > 1 else ''} of {total(served):.1f} GiB "
+            f"({listed(served)}) and the trainer's {total(parts):.1f} GiB ({listed(parts)}), "
+            f"{cluster.usable_gib:.1f} GiB are usable. Lower student.tokens_per_micro or engine.kv_cache_gib, set "
+            f"student.gradient_checkpointing or student.lora, or take a smaller tracker"
         )
     held = sequences_held(student, serving, engine.max_model_len)
     pools = (
@@ -258,6 +257,16 @@ def _colocated(
         _pool("students", config.tracker, served, tuple(replicas), engine, held),
         Pool("trainer", config.tracker, parts, tuple(places[:ranks]), zero=zero),
     ]
+
+
+def _serving(config: OpdConfig) -> Serving:
+    """How the recipe serves the student."""
+    return Serving(
+        value_bytes=4 if config.engine.dtype == "float32" else 2,
+        tensor_parallel=config.engine.tensor_parallel,
+        kv_cache_gib=config.engine.kv_cache_gib,
+        batched_tokens=max(2048, config.engine.max_model_len),
+    )
 
 
 def _rank_parts(config: OpdConfig, student: ModelShape, ranks: int, zero: int) -> dict[str, float]:

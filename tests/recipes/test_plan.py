@@ -179,6 +179,7 @@ def test_a_run_on_gpus_prints_its_plan_and_refuses_what_cannot_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(placement, "gpus_free_gib", lambda: [78.0, 79.0])
+    monkeypatch.setattr("rollout.models.vllm_available", lambda: (True, "vLLM is installed"))
     assert cluster_here() == Cluster("this machine", 1, 2, 78.0)
     plan = plan_here(config_of("2b", "--engine.replicas", "2"))
     assert plan is not None and gpus(pool(plan, "students")) == [(0, 0), (0, 1)]
@@ -187,6 +188,12 @@ def test_a_run_on_gpus_prints_its_plan_and_refuses_what_cannot_be(
         plan_here(config_of("2b", "--engine.replicas", "3"))
     with pytest.raises(TooBig, match="the first GPU would hold an engine"):
         plan_here(config_of("9b", "--student.lora", "null"))
+    assert (
+        plan_here(config_of("2b", "--engine.replicas", "3", "--engine.ray_address", "10.0.0.1:6379")) is None
+    )
+    assert plan_here(config_of("owner/unheard-of")) is None
+    inside = plan_here(config_of("2b", "--engine.replicas", "2", "--engine.kind", "local"))
+    assert inside is not None and gpus(pool(inside, "students")) == [(0, 0), (0, 0)]
     monkeypatch.setattr(preflight, "gpu_free_gib", lambda: 79.0)
     assert cli.main(["opd", "--tracker", "2b", "--dry-run", "--name", "never-started"]) == 0
     assert "plan: tracker 2b on this machine: 1 x 2 GPUs" in capsys.readouterr().out
