@@ -186,7 +186,7 @@ def test_a_run_on_gpus_prints_its_plan_and_refuses_what_cannot_be(
     assert gpus(pool(plan, "trainer")) == [(0, 0)]
     with pytest.raises(TooBig, match=r"3 engines of 1 GPUs .* need 3 GPUs, this machine has 2"):
         plan_here(config_of("2b", "--engine.replicas", "3"))
-    with pytest.raises(TooBig, match="the first GPU would hold an engine"):
+    with pytest.raises(TooBig, match="the first GPU would hold 1 engine of"):
         plan_here(config_of("9b", "--student.lora", "null"))
     assert (
         plan_here(config_of("2b", "--engine.replicas", "3", "--engine.ray_address", "10.0.0.1:6379")) is None
