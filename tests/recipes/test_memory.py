@@ -64,11 +64,11 @@ def saved_bytes(values: dict[str, Any], tokens: int, checkpointing: bool = False
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_activations_are_within_a_third_of_what_autograd_saves(name: str) -> None:
+def test_activations_are_within_a_fifth_of_what_autograd_saves(name: str) -> None:
     values = {**SHAPES[name], "num_key_value_heads": 2, "vocab_size": 50, "num_hidden_layers": 3}
     shape = shape_from_config(values)
     saved = saved_bytes(values, 200)
-    assert activation_bytes(shape, 200, 4) == pytest.approx(saved, rel=1 / 3)
+    assert activation_bytes(shape, 200, 4) == pytest.approx(saved, rel=0.2)
     kept = activation_bytes(shape, 200, 4, checkpointing=True)
     assert saved_bytes(values, 200, checkpointing=True) < kept < activation_bytes(shape, 200, 4)
 
