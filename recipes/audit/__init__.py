@@ -18,7 +18,7 @@ from recipes.audit.grading_checks import Flips, Gold, Obeyer, OracleAnswer, Orac
 from recipes.audit.material import Material
 from recipes.audit.set_checks import Files, HeldOutKept, Ids, Realised, Rebuild, Twins
 from recipes.audit.wording_checks import NeutralRequest, NoLeak, NoRestating, Recoverable
-from recipes.build import Bar
+from recipes.progress import Bar
 
 SAMPLE = 200
 """Messages that are judged for fidelity and coherence."""
@@ -68,7 +68,7 @@ def audit(
     if settings.limit is not None and settings.limit < 1:
         raise ConfigError(f"a limit is at least 1 dialogue a file, got {settings.limit}")
     running = checks(settings, judge, obeyer)
-    with Bar(material.rows, "audit", quiet) as bar:
+    with Bar(material.rows, "audit", quiet=quiet) as bar:
         for case in material.cases(settings.limit):
             for check in running:
                 check.see(case)
