@@ -10,11 +10,12 @@ endif
 SET ?= general-test
 
 # What each target takes, given as NAME=..., and how a job gets it. ARGS is passed on as it is.
-JOBS := opd eval measure record play report bench data audit
+JOBS := opd eval measure record plan play report bench data audit
 TAKES_opd := NAME SEED DATA SMOKE RESUME WANDB TRACKER ARGS
 TAKES_eval := NAME SEED DATA SMOKE RESUME TRACKER BASE ARGS
 TAKES_measure := NAME SEED DATA SMOKE WANDB TRACKER ARGS
 TAKES_record := NAME SEED DATA SMOKE RESUME BASE ARGS
+TAKES_plan := SMOKE TRACKER CLUSTER BASE ARGS
 TAKES_play := SEED DATA ARGS
 TAKES_report := NAME ARGS
 TAKES_bench := ARGS
@@ -33,6 +34,7 @@ FLAG_WANDB = $(if $(WANDB),--wandb "$(WANDB)")
 FLAG_SET = $(if $(SET),--set "$(SET)")
 FLAG_TRACKER = $(if $(TRACKER),--tracker "$(TRACKER)")
 FLAG_BASE = $(if $(BASE),--base "$(BASE)")
+FLAG_CLUSTER = $(if $(CLUSTER),--cluster "$(CLUSTER)")
 FLAG_ARGS = $(ARGS)
 FLAGS = $(foreach variable,$(TAKES_$@),$(FLAG_$(variable)))
 
@@ -51,7 +53,7 @@ help: ## list the targets and what they take
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo
-	@echo "NAME=run  SET=set  SEED=n  DATA=folder  SMOKE=1  RESUME=1  WANDB=offline  TRACKER=model  BASE=model  ARGS=\"--key value\""
+	@echo "NAME=run  SET=set  SEED=n  DATA=folder  SMOKE=1  RESUME=1  WANDB=offline  TRACKER=model  BASE=model  CLUSTER=name  ARGS=\"--key value\""
 	@echo "where they are taken:"
 	@printf '  %-16s%s\n' $(foreach target,$(JOBS) test lock,"make $(target)" "$(TAKES_$(target))")
 
@@ -72,6 +74,9 @@ measure: env ## measure a tracker on held-out dialogues
 
 record: env ## play bare dialogues once, for `make eval ARGS="--replay FILE"`
 	@.venv/bin/fluxforge record $(FLAGS)
+
+plan: env ## print what a run would place where on a cluster (CLUSTER=2x8x141), or why it does not fit
+	@.venv/bin/fluxforge plan $(FLAGS)
 
 play: env ## print one dialogue with the oracle state beside it
 	@.venv/bin/fluxforge play $(FLAGS)

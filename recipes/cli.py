@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
-from recipes import cli_eval
+from recipes import cli_eval, cli_plan
 from recipes.cli_options import (
     ANY_KEY,
     DEBUG_HELP,
@@ -34,7 +34,7 @@ from recipes.cli_options import (
     starts,
 )
 
-JOBS = ("opd", "eval", "measure", "record", "build", "audit", "shard", "play", "report", "bench")
+JOBS = ("opd", "eval", "measure", "record", "plan", "build", "audit", "shard", "play", "report", "bench")
 REFERENCE = "122b"  # the size that others are compared with
 USER_ERRORS = (ConfigError, DataError, MissingFiles)  # UnknownName is a ConfigError
 
@@ -98,6 +98,7 @@ def opd(
 app.command("eval", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.evaluate)
 app.command("measure", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.measure)
 app.command("record", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.record)
+app.command("plan", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_plan.plan)
 
 
 @app.command(epilog=DEBUG_HELP)

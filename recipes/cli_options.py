@@ -45,7 +45,13 @@ def starts(config: Any, dry_run: bool, *, training: bool = True) -> bool:
 
     if dry_run:
         preflight.show(config, RUNS, training=training)
-        return False
-    for note in preflight.check(config, RUNS, training=training):
-        print(f"note: {note}", file=sys.stderr)
-    return True
+    else:
+        for note in preflight.check(config, RUNS, training=training):
+            print(f"note: {note}", file=sys.stderr)
+    if training:
+        from recipes.plan import plan_here
+
+        placed = plan_here(config)
+        if placed is not None:
+            print(placed.text())
+    return not dry_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 from pathlib import Path
 
@@ -91,3 +92,18 @@ def engine_kind(kind: str) -> tuple[str, str]:
 def private_ray(config: OpdConfig) -> bool:
     """Say whether this run will start a Ray of its own."""
     return config.engine.ray_address == "local" and engine_kind(config.engine.kind)[0] == "vllm"
+
+
+def local_folder(model: str) -> Path | None:
+    """Return the folder of a model that is on this machine already; nothing is unpacked or downloaded."""
+    from rollout.models import TINY_FOLDER, cache_dir
+
+    places = [Path(model).expanduser()]
+    if model == "tiny":
+        places = [cache_dir() / TINY_FOLDER]
+    elif os.environ.get("FLUXFORGE_MODELS"):
+        places.append(Path(os.environ["FLUXFORGE_MODELS"]).expanduser() / model.split("/")[-1])
+    for place in places:
+        if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
+            return place
+    return None

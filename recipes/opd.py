@@ -246,6 +246,8 @@ def loop_settings(config: OpdConfig) -> LoopSettings:
         teacher=config.opd.teacher,
         beta=config.opd.beta,
         ratio_clip=config.opd.ratio_clip,
+        top_k=config.opd.top_k,
+        state_weight=config.opd.state_weight,
         temperature=config.opd.temperature,
         max_tokens=config.opd.max_tokens,
         max_model_len=config.engine.max_model_len,

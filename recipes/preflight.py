@@ -1,7 +1,8 @@
 """What is checked before anything heavy starts: run folder, data, port, memory and disk.
 
-The memory estimate comes from file headers and the recipe alone (no torch): parameters are counted in the
-safetensors headers, or taken from trackers.yaml while the model is not on this machine.
+The memory estimate comes from configurations, file headers and the recipe alone (no torch). Shapes are those of
+recipes/count.py; what each part takes says recipes/memory.py; stored parameters are counted in the safetensors
+headers. Where several GPUs share the work, recipes/plan.py says what goes where.
 """
 
 from __future__ import annotations
@@ -12,36 +13,24 @@ import platform
 import shutil
 import struct
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from envs.errors import ConfigError, DataError
+from envs.errors import ConfigError, DataError, UnknownName
 from recipes.config import resolved_yaml, tracker_presets
-from recipes.inputs import check_dashboard, check_data, check_model, engine_kind, private_ray
+from recipes.count import shape_from_config, shape_of, usual_shape
+from recipes.inputs import check_dashboard, check_data, check_model, engine_kind, local_folder, private_ray
+from recipes.memory import GIB, Training, trainer_parts
 from recipes.runs import check_folder
 from recipes.schema import OpdConfig
+from recipes.shapes import ModelShape
 
-GIB = 2**30
 PROCESS_GIB = 0.9
 """Resident memory of a process that has torch and transformers loaded (measured: 0.6 to 0.9)."""
 VLLM_GIB = 2.0
 """The same of a Ray actor with vLLM, Ray's own processes included (measured on CPU, model not counted)."""
-BYTES_PER_ACTIVATION = 40
-"""Bytes kept for the backward pass per token, layer and hidden unit in 16 bit (34 in Korthikanti et al. 2022,
-arXiv:2205.05198, and the float32 norms)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """`parameters` as stored (tied weights once); layers, hidden size and vocabulary as in config.json."""
-
-    parameters: int
-    layers: int
-    hidden: int
-    vocab: int
 
 
 @dataclass(slots=True)
@@ -69,7 +58,8 @@ def check(config: OpdConfig, runs: Path, *, training: bool = True) -> list[str]:
     check_data(config)
     check_dashboard(config)
     plan = estimate(config, training=training)
-    available = available_gib(plan.device)
+    # Of training on GPUs recipes/plan.py says what goes where, and refuses what does not fit.
+    available = None if training and plan.device == "GPU" else available_gib(plan.device)
     if available is not None and plan.memory_gib > available:
         parts = ", ".join(f"{part} {gib:.1f}" for part, gib in plan.memory.items())
         raise ConfigError(
@@ -125,7 +115,8 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
     note.
     """
     plan = Plan(device="GPU" if gpu_free_gib() is not None else "host")
-    size = model_size(config.model or config.tracker)
+    model = config.model or config.tracker
+    shape, stored = model_shape(model), stored_parameters(model)
     kind, reason = engine_kind(config.engine.kind)
     if reason:
         plan.notes.append(f"engine: local (transformers, in process), because {reason}")
@@ -139,81 +130,91 @@ def estimate(config: OpdConfig, *, training: bool = True) -> Plan:
         plan.notes.append(
             "without a warm-up the privileged teacher is the untrained model, which teaches little"
         )
-    if size is None:
+    if shape is None:
         plan.notes.append(f"the size of {config.model} is not known here, so memory is not checked")
         return plan
-    weights = size.parameters / GIB
-    served = _bytes(config.engine.dtype)
+    served = value_bytes(config.engine.dtype) * (stored or shape.parameters) / GIB
     replicas = config.engine.replicas
-    plan.memory["engine weights"] = replicas * served * weights
+    plan.memory["engine weights"] = replicas * served
     plan.memory["engine KV cache"] = replicas * config.engine.kv_cache_gib if kind == "vllm" else 0.0
     if plan.device == "host":
         plan.memory["processes"] = PROCESS_GIB + (VLLM_GIB * replicas if kind == "vllm" else 0.0)
     if not training:
         return plan
-    computed = _bytes(config.student.dtype)
-    lora = config.student.lora
-    trained = weights if lora is None else _adapter_parameters(size, lora.rank, len(lora.targets)) / GIB
-    if lora is None and config.student.freeze_embeddings:
-        trained -= size.vocab * size.hidden / GIB
-    plan.memory["student weights"] = computed * weights
-    # Where the computation is in float32 the parameters are their own masters, and their own gradients.
-    plan.memory["masters, gradients, AdamW moments"] = (16 if computed == 2 else 12) * trained
-    plan.memory["activations"] = activations_gib(size, config)
-    plan.memory["weights on their way to the engines"] = served * weights
-    copied = computed * trained  # the frozen start: of the adapter only, where there is one
-    if config.opd.steps and config.opd.teacher == "privileged":
-        plan.memory["teacher"] = copied
-    elif config.opd.steps and config.opd.teacher == "model":
-        teacher = model_size(_preset_model(str(config.opd.teacher_model)))
+    settings = training_of(config, shape)
+    for part, gib in trainer_parts(shape, settings).items():
+        plan.memory["teacher" if part == "frozen start" else f"student {part}"] = gib
+    plan.memory["weights on their way to the engines"] = served
+    if config.opd.steps and config.opd.teacher == "model":
+        teacher = model_shape(preset_model(str(config.opd.teacher_model)))
         if teacher is None:
             plan.notes.append(
                 f"the size of teacher {config.opd.teacher_model} is not known here and not counted"
             )
         else:
-            plan.memory["teacher"] = computed * teacher.parameters / GIB
-    saved = 12 * trained + (copied if config.opd.teacher == "privileged" else 0.0)
+            plan.memory["teacher"] = settings.computed * teacher.parameters / GIB
+    saved = (12 * settings.trained + settings.computed * settings.copied) / GIB
     plan.disk_gib = saved * (config.checkpoint.keep + 1)
     return plan
 
 
-def activations_gib(size: ModelSize, config: OpdConfig) -> float:
-    """Return what one forward pass keeps for its backward pass, and the block of logits of the fused loss."""
-    tokens = config.student.tokens_per_micro
-    width = _bytes(config.student.dtype) / 2
-    layers = 1 + size.layers / 10 if config.student.gradient_checkpointing else size.layers
-    logits = min(tokens, 256) * size.vocab * 4 * 2
-    return (tokens * layers * size.hidden * BYTES_PER_ACTIVATION * width + logits) / GIB
+def training_of(
+    config: OpdConfig, shape: ModelShape, *, ranks: int = 1, zero: int = 0, gpu: bool = False
+) -> Training:
+    """Return how a recipe trains a model of this shape, on this machine or (`gpu`) on a GPU.
+
+    Raises `ConfigError` for adapters on layers it has not.
+    """
+    student = config.student
+    if student.lora is not None:
+        trained = shape.adapter_parameters(student.lora.rank, student.lora.targets)
+    elif student.freeze_embeddings:
+        trained = shape.parameters - shape.embedding * (1 if shape.tied else 2)
+    else:
+        trained = shape.parameters
+    frozen = bool(config.opd.steps) and config.opd.teacher == "privileged"
+    return Training(
+        2 if gpu and student.dtype == "auto" else value_bytes(student.dtype),
+        trained,
+        student.tokens_per_micro,
+        student.gradient_checkpointing,
+        ranks,
+        zero,
+        # Of the frozen start: the adapter alone where there is one, else a copy of the model.
+        (trained if student.lora is not None else shape.parameters) if frozen else 0,
+    )
 
 
-def model_size(model: str) -> ModelSize | None:
-    """Return the size of a model on this machine, else what trackers.yaml says, else None.
+def model_shape(model: str) -> ModelShape | None:
+    """Return the shape of a model on this machine, else that of models.yaml, else None.
 
-    Raises `DataError` when config.json or a safetensors header cannot be read.
+    A class that is not counted has the shape of a usual dense model with as many parameters as its files hold. Raises
+    `DataError` when config.json or a safetensors header cannot be read.
     """
     folder = local_folder(model)
-    if folder is not None:
-        return _measured(folder)
-    for name, preset in tracker_presets().items():
-        if model in (name, preset.get("model")) and "parameters" in preset:
-            shape = preset.get("shape") or _guessed_shape(preset["parameters"])
-            return ModelSize(preset["parameters"], shape["layers"], shape["hidden"], shape["vocab"])
-    return None
+    if folder is None:
+        try:
+            return shape_of(model)
+        except UnknownName:
+            return None
+    config = _json(folder / "config.json")
+    try:
+        return shape_from_config(config, model)
+    except ConfigError:
+        text = config.get("text_config") or config  # of models that also see
+        try:
+            sizes = text["num_hidden_layers"], text["hidden_size"], text["vocab_size"]
+        except KeyError as error:
+            raise DataError(f"{folder / 'config.json'}: has no {error}; is this a language model?") from None
+        return usual_shape(model, stored_parameters(model) or 0, *sizes)
 
 
-def local_folder(model: str) -> Path | None:
-    """Return the folder of a model that is on this machine already; nothing is unpacked or downloaded."""
-    from rollout.models import TINY_FOLDER, cache_dir
-
-    places = [Path(model).expanduser()]
-    if model == "tiny":
-        places = [cache_dir() / TINY_FOLDER]
-    elif os.environ.get("FLUXFORGE_MODELS"):
-        places.append(Path(os.environ["FLUXFORGE_MODELS"]).expanduser() / model.split("/")[-1])
-    for place in places:
-        if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
-            return place
-    return None
+def stored_parameters(model: str) -> int | None:
+    """Return the number of values in the files of a model on this machine (a vision tower included), else None."""
+    folder = local_folder(model)
+    if folder is None:
+        return None
+    return sum(_header_parameters(file) for file in sorted(folder.glob("*.safetensors")))
 
 
 def available_gib(device: str = "host") -> float | None:
@@ -231,15 +232,20 @@ def available_gib(device: str = "host") -> float | None:
 
 def gpu_free_gib() -> float | None:
     """Return the free memory of the freest GPU in GiB; None where there is none."""
+    return max(gpus_free_gib(), default=None)
+
+
+def gpus_free_gib() -> list[float]:
+    """Return the free memory of each GPU of this machine in GiB; nothing where there is none."""
     if shutil.which("nvidia-smi") is None:
-        return None
+        return []
     words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    free = [int(line) for line in done.stdout.split() if line.isdigit()] if done.returncode == 0 else []
-    return max(free) / 1024 if free else None
+        return []
+    lines = done.stdout.split() if done.returncode == 0 else []
+    return [int(line) / 1024 for line in lines if line.isdigit()]
 
 
 def tokens_per_dialogue(config: OpdConfig, sample: int = 16) -> float:
@@ -256,16 +262,6 @@ def tokens_per_dialogue(config: OpdConfig, sample: int = 16) -> float:
         sum(len(turn.utterance) / 4 + 30 for turn in stream.dialogue_at(i).turns) for i in range(sample)
     ]
     return sum(lengths) / len(lengths)
-
-
-def _measured(folder: Path) -> ModelSize:
-    config = _json(folder / "config.json")
-    text = config.get("text_config") or config  # of models that also see
-    parameters = sum(_header_parameters(file) for file in sorted(folder.glob("*.safetensors")))
-    try:
-        return ModelSize(parameters, text["num_hidden_layers"], text["hidden_size"], text["vocab_size"])
-    except KeyError as error:
-        raise DataError(f"{folder / 'config.json'}: has no {error}; is this a language model?") from None
 
 
 def _header_parameters(file: Path) -> int:
@@ -288,19 +284,6 @@ def _json(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: not JSON ({error})") from None
 
 
-def _guessed_shape(parameters: int) -> Mapping[str, int]:
-    """Return the shape of a usual dense model of this size: 12 layers * hidden^2, 32 layers or so."""
-    hidden = round((parameters / (12 * 32)) ** 0.5 / 128) * 128
-    return {"layers": 32, "hidden": hidden, "vocab": 248_320}
-
-
-def _adapter_parameters(size: ModelSize, rank: int, targets: int) -> int:
-    """Return about how many values the adapters hold: rank * (in + out) a layer and target, MLPs 3.5 times
-    wide.
-    """
-    return round(size.layers * targets * rank * 3.3 * size.hidden)
-
-
 def _teacher(config: OpdConfig) -> str:
     return (
         f"{config.opd.teacher} ({config.opd.teacher_model})"
@@ -309,11 +292,11 @@ def _teacher(config: OpdConfig) -> str:
     )
 
 
-def _preset_model(name: str) -> str:
+def preset_model(name: str) -> str:
     return tracker_presets().get(name, {}).get("model", name)
 
 
-def _bytes(dtype: str) -> int:
+def value_bytes(dtype: str) -> int:
     """Return the bytes of one value of "auto", "bfloat16" or "float32" on this machine."""
     return 4 if dtype == "float32" or (dtype == "auto" and not _fast_bf16()) else 2
 

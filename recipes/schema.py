@@ -156,14 +156,20 @@ class OpdSettings(Part):
     """
     teacher_model: str | None = None
     """Tracker name or model folder of teacher `model`."""
-    loss: Literal["full", "expert", "sampled", "state", "imitation"] = "full"
-    """`full` divergence over the vocabulary; `expert` cross-entropy to the expert edit; `sampled` per-token
+    loss: Literal["full", "student_topk", "teacher_topk", "expert", "sampled", "state", "imitation"] = "full"
+    """`full` divergence over the vocabulary; `student_topk` reverse KL on the student's best tokens and a tail;
+    `teacher_topk` forward KL on the teacher's; `expert` cross-entropy to the expert edit; `sampled` per-token
     policy gradient; `state` advantage from the state score; `imitation` oracle logs again, the off-policy
     control."""
     beta: float = Field(default=1.0, ge=0, le=1)
     """Generalised JSD of loss `full`: 0 forward KL, 1 reverse KL, between them JSD."""
     ratio_clip: float = Field(default=2.0, gt=0)
-    """Largest importance ratio of `sampled` and `state`."""
+    """Largest importance ratio of `sampled`, `state` and the top-k losses."""
+    top_k: int = Field(default=16, ge=1)
+    """Tokens of the support of `student_topk` and `teacher_topk`; the rest is one bucket."""
+    state_weight: Literal["none", "token", "prefix"] = "token"
+    """How the top-k losses weigh states that other weights sampled: not at all, by the ratio of the token before,
+    or by the product of all ratios before; truncated at `ratio_clip`."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of the student's rollouts."""
     max_tokens: int = Field(default=48, ge=1)
@@ -174,7 +180,8 @@ class OpdSettings(Part):
 
     @model_validator(mode="after")
     def _goes_together(self) -> OpdSettings:
-        if self.loss in ("full", "sampled") and self.teacher == "oracle":
+        topk = self.loss in ("student_topk", "teacher_topk")
+        if (topk or self.loss in ("full", "sampled")) and self.teacher == "oracle":
             raise ConfigError(
                 f"loss {self.loss!r} needs a teacher's log-probs and teacher 'oracle' has none; use teacher "
                 f"'privileged' or 'model', or loss 'expert' or 'state'"
@@ -184,10 +191,12 @@ class OpdSettings(Part):
                 f"loss 'state' compares samples of one dialogue with each other, so it needs group >= 2, got "
                 f"{self.group}; set opd.group to 4, say"
             )
-        if self.loss in ("sampled", "state") and self.temperature != 1.0:
+        weighs = self.loss in ("sampled", "state") or (topk and self.state_weight != "none")
+        if weighs and self.temperature != 1.0:
             raise ConfigError(
                 f"loss {self.loss!r} corrects by ratios of the model's own probabilities, which are those "
                 f"sampled from only at temperature 1, got {self.temperature}; set opd.temperature to 1"
+                + (", or opd.state_weight to none" if topk else "")
             )
         if self.teacher == "model" and self.teacher_model is None:
             raise ConfigError("teacher 'model' needs teacher_model: a tracker name or a model folder")

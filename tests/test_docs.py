@@ -166,7 +166,7 @@ def test_wrong_and_right_settings_are_as_the_page_says() -> None:
     right = [
         ["tiny" if word == "FOLDER" else word for word in words[1:]] for words in lines if words[0] == "RIGHT"
     ]
-    assert len(wrong) == len(right) == 7
+    assert len(wrong) == len(right) == 8
     for words in right:
         load_config("opd", words)
     for words in wrong[:-2]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ from torch import Tensor
 from envs.errors import ConfigError, unknown_name
 from trainer.divergence import fused_divergence
 from trainer.linear_ce import fused_cross_entropy, fused_logprobs, fused_policy_gradient, truncated_ratio
+from trainer.topk import TopkSums, fused_student_topk, fused_teacher_topk
+
+StateWeight = Literal["none", "token", "prefix"]
+TOPK_OPTIONS = ("top_k", "state_weight", "ratio_clip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,8 @@ class Tokens:
 
     `hidden_ND` predicts `targets_N`. `weights_N` fp32. `old_logprobs_N` fp32 log b of the targets.
     `teacher_NE` and `teacher_head_VE` for losses with a teacher. `head_grad_VD`: see `fused_divergence`.
-    `matmul`: dtype of the products that make logits (None: float32).
+    `matmul`: dtype of the products that make logits (None: float32). `rows_N` int64 number of each token's row, whose
+    tokens stand together and in order (None: one row).
     """
 
     hidden_ND: Tensor
@@ -39,6 +45,7 @@ class Tokens:
     teacher_head_VE: Tensor | None = None
     head_grad_VD: Tensor | None = None
     matmul: torch.dtype | None = None
+    rows_N: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class LossSpec:
     needs_old_logprobs: bool = False
     on_branches: bool = False
     """Trains branches where the rows have any (else spans); the others train spans."""
+    options: tuple[str, ...] = ("beta", "ratio_clip")
+    """What it is told beside the tokens and the denominator."""
 
 
 def full(tokens: Tokens, *, denominator: float, beta: float = 1.0, ratio_clip: float = 2.0) -> LossResult:
@@ -174,11 +183,75 @@ def state(tokens: Tokens, *, denominator: float, beta: float = 1.0, ratio_clip: 
     return LossResult(loss, value_N, sums, {})
 
 
+def student_topk(
+    tokens: Tokens,
+    *,
+    denominator: float,
+    top_k: int = 16,
+    state_weight: StateWeight = "none",
+    ratio_clip: float = 2.0,
+) -> LossResult:
+    """Reverse KL on the student's best k tokens S (the sampled one included) and one tail bucket.
+
+    loss = sum_n w_n r_n D_n / denominator
+    D_n = sum_{v in S} q_v (log q_v - log p_v) + Q (log Q - log P),   Q = 1 - sum_S q, P = 1 - sum_S p
+
+    It is the KL(q || p) of k + 1 cells: 0 <= D <= KL(q || p), equal where S is the vocabulary. r_n = sg[...] corrects
+    for tokens that an older policy b sampled, see `state_weights`.
+    """
+    return _topk(fused_student_topk, "student_topk", tokens, denominator, top_k, state_weight, ratio_clip)
+
+
+def teacher_topk(
+    tokens: Tokens,
+    *,
+    denominator: float,
+    top_k: int = 16,
+    state_weight: StateWeight = "none",
+    ratio_clip: float = 2.0,
+) -> LossResult:
+    """Forward KL on the teacher's best k tokens S and one tail bucket.
+
+    loss = sum_n w_n r_n D_n / denominator
+    D_n = sum_{v in S} p_v (log p_v - log q_v) + P (log P - log Q)
+
+    It is the KL(p || q) of k + 1 cells, mode covering. r_n as in `student_topk`.
+    """
+    return _topk(fused_teacher_topk, "teacher_topk", tokens, denominator, top_k, state_weight, ratio_clip)
+
+
+def state_weights(
+    logq_N: Tensor, old_N: Tensor, rows_N: Tensor | None, kind: StateWeight, ratio_clip: float
+) -> Tensor:
+    """Return r_n in [0, ratio_clip] for losses that are an expectation over the next token; no gradient.
+
+    The state that token n was drawn in came from b, so the exact ratio is prod_{i < n} rho_i over the row's trained
+    tokens, rho_i = q(y_i) / b(y_i), without n's own. "prefix" is this product, "token" its last factor alone, both
+    truncated at `ratio_clip`; "none" is 1. The first token of a row has 1.
+    """
+    if kind == "none":
+        return torch.ones_like(logq_N)
+    log_rho_N = logq_N - old_N
+    before_N = torch.roll(log_rho_N, 1)
+    number_N = torch.arange(len(log_rho_N), device=log_rho_N.device)
+    first_N = number_N == 0
+    if rows_N is not None:
+        first_N |= torch.roll(rows_N, 1) != rows_N
+    before_N = before_N.masked_fill(first_N, 0.0)
+    if kind == "prefix":
+        sums_N = before_N.double().cumsum(0)
+        start_N = torch.where(first_N, number_N, 0).cummax(0).values  # of the token's own row
+        before_N = (sums_N - sums_N[start_N]).to(logq_N.dtype)
+    return before_N.exp().clamp(max=ratio_clip)
+
+
 LOSSES: dict[str, LossSpec] = {
     "full": LossSpec(full, needs_teacher=True),
     "expert": LossSpec(expert, on_branches=True),
     "sampled": LossSpec(sampled, needs_teacher=True, needs_old_logprobs=True),
     "state": LossSpec(state, needs_old_logprobs=True),
+    "student_topk": LossSpec(student_topk, needs_teacher=True, needs_old_logprobs=True, options=TOPK_OPTIONS),
+    "teacher_topk": LossSpec(teacher_topk, needs_teacher=True, needs_old_logprobs=True, options=TOPK_OPTIONS),
 }
 
 
@@ -197,6 +270,51 @@ def group_advantages(scores: list[float], *, scale: bool = False) -> list[float]
         return centred
     deviation = (sum(c * c for c in centred) / len(centred)) ** 0.5
     return [c / deviation if deviation > 1e-6 else 0.0 for c in centred]
+
+
+def _topk(
+    fused: Callable[..., tuple[Tensor, TopkSums]],
+    name: str,
+    tokens: Tokens,
+    denominator: float,
+    top_k: int,
+    kind: StateWeight,
+    ratio_clip: float,
+) -> LossResult:
+    if tokens.teacher_NE is None or tokens.teacher_head_VE is None:
+        raise ConfigError(f"loss {name!r} reads a teacher's hidden states: give an in-process teacher")
+    old_N = _old_logprobs(tokens, name) if kind != "none" else None
+    rows_N, weights = tokens.rows_N, []
+
+    def weigh(logq_N: Tensor, n: slice) -> Tensor:
+        assert old_N is not None
+        so_far_N = None if rows_N is None else rows_N[: n.stop]
+        r_C = state_weights(logq_N, old_N[: n.stop], so_far_N, kind, ratio_clip)[n]
+        weights.append(r_C.float().sum())
+        return r_C
+
+    shared = min(tokens.head_VD.shape[0], tokens.teacher_head_VE.shape[0])  # the rest is padding
+    loss, found = fused(
+        tokens.hidden_ND,
+        tokens.head_VD[:shared],
+        tokens.teacher_NE,
+        tokens.teacher_head_VE[:shared],
+        tokens.targets_N,
+        tokens.weights_N / denominator,
+        top_k,
+        weigh=None if kind == "none" else weigh,
+        matmul=tokens.matmul,
+        head_grad_VD=None if tokens.head_grad_VD is None else tokens.head_grad_VD[:shared],
+    )
+    sums = {
+        "divergence": found.D_N.sum(),
+        "q_mass": found.q_mass_N.sum(),
+        "p_mass": found.p_mass_N.sum(),
+        "tail_divergence": found.tail_N.sum(),
+    }
+    if old_N is not None:
+        sums |= {"state_weight": torch.stack(weights).sum(), **_ratio_sums(found.logq_N, old_N, ratio_clip)}
+    return LossResult(loss, found.D_N, sums, {"divergence_max": found.D_N.max()})
 
 
 def _old_logprobs(tokens: Tokens, name: str) -> Tensor:

@@ -25,6 +25,7 @@ from rollout.render import Renderer
 from rollout.score import score_trajectory, summarize
 from rollout.tracker import TemplateReplies, TrackerProtocol
 from rollout.trajectory import Trajectory
+from trainer.losses import StateWeight
 from trainer.rows import oracle_row, student_row, turn_advantages
 from trainer.student import Student
 from trainer.teacher import FrozenAdapterTeacher, ModelTeacher
@@ -46,11 +47,13 @@ class LoopSettings:
     group: int
     """Samples per dialogue in the opd phase (the `state` loss compares them)."""
     loss: str
-    """"full", "sampled", "expert", "state", or "imitation": oracle rows again, the off-policy control."""
+    """A name of trainer/losses.py, or "imitation": oracle rows again, the off-policy control."""
     teacher: str
     """"privileged" (the frozen warm-up model shown the expert's lines), "model" or "oracle" (no model)."""
     beta: float = 1.0
     ratio_clip: float = 2.0
+    top_k: int = 16
+    state_weight: StateWeight = "none"
     temperature: float = 1.0
     max_tokens: int = 48
     max_model_len: int = 2048
@@ -152,7 +155,13 @@ def opd_step(parts: Parts, settings: LoopSettings, state: LoopState) -> StepReco
     rolled = time.monotonic()
     rows = on_policy_rows(parts, settings, trajectories)
     metrics = parts.student.step(
-        rows, settings.loss, teacher=parts.teacher, beta=settings.beta, ratio_clip=settings.ratio_clip
+        rows,
+        settings.loss,
+        teacher=parts.teacher,
+        beta=settings.beta,
+        ratio_clip=settings.ratio_clip,
+        top_k=settings.top_k,
+        state_weight=settings.state_weight,
     )
     trained = time.monotonic()
     state.cursor += len(dialogues)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from envs.errors import CheckpointError, ConfigError, DataError, TrainingError
 from trainer.linear_ce import fused_logprobs
-from trainer.losses import LossSpec, Tokens, get_loss
+from trainer.losses import StateWeight, Tokens
 from trainer.models import (
     LoraConfig,
     add_lora,
@@ -42,6 +42,7 @@ from trainer.packing import (
     row_view,
     teacher_view,
 )
+from trainer.terms import Term, terms_of, token_values
 from trainer.types import Row
 
 if TYPE_CHECKING:
@@ -71,19 +72,6 @@ class StudentConfig:
     packing: Literal["auto", "padded"] = "auto"
     seed: int = 0
     device: str = "cpu"
-
-
-@dataclass(slots=True)
-class _Term:
-    """One loss of a step: its weight, which tokens it trains, how many there are, and sums of diagnostics."""
-
-    name: str
-    spec: LossSpec
-    weight: float
-    branches: bool
-    count: float
-    sums: dict[str, float] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
 
 
 class Student:
@@ -146,6 +134,8 @@ class Student:
         teacher: ModelTeacher | None = None,
         beta: float = 1.0,
         ratio_clip: float = 2.0,
+        top_k: int = 16,
+        state_weight: StateWeight = "none",
         denominators: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Do one optimizer step on `rows` and return metrics (floats).
@@ -158,7 +148,7 @@ class Student:
         on) and `TrainingError` (a loss or gradient that is not finite); the weights are unchanged after any of them.
         """
         started = time.perf_counter()
-        terms = _terms(rows, {loss: 1.0} if isinstance(loss, str) else loss, denominators)
+        terms = terms_of(rows, {loss: 1.0} if isinstance(loss, str) else loss, denominators)
         use_spans = any(not term.branches for term in terms)
         use_branches = any(term.branches for term in terms)
         if any(term.spec.needs_teacher for term in terms) and teacher is None:
@@ -169,6 +159,7 @@ class Student:
                     f"loss {loss!r} needs the sampler's log-probs, but row {row.id!r} has {len(row.old_logprobs)} "
                     f"of {row.trained()} old_logprobs"
                 )
+        options = {"beta": beta, "ratio_clip": ratio_clip, "top_k": top_k, "state_weight": state_weight}
         views = [row_view(row, spans=use_spans, branches=use_branches) for row in rows]
         micros = plan(views, self.config.tokens_per_micro, packed=self.packed)
         teacher_s = 0.0
@@ -181,7 +172,7 @@ class Student:
                     teacher_ND = teacher.hidden(micro_rows)
                     teacher_s += time.perf_counter() - at
                 batch = self._batch([views[i] for i in micro])
-                self._backward(batch, micro_rows, terms, teacher, teacher_ND, beta, ratio_clip)
+                self._backward(batch, micro_rows, terms, teacher, teacher_ND, options)
             metrics = self.optimizer.step()
         except BaseException:
             self.optimizer.zero_grad()  # what was added up belongs to a step that did not happen
@@ -213,11 +204,10 @@ class Student:
         self,
         batch: Batch,
         rows: list[Row],
-        terms: list[_Term],
+        terms: list[Term],
         teacher: ModelTeacher | None,
         teacher_NE: Tensor | None,
-        beta: float,
-        ratio_clip: float,
+        options: Mapping[str, Any],
     ) -> None:
         """Add the gradients of one micro-batch up and its diagnostics to `terms`."""
         hidden_MD = backbone_hidden(self.backbone, batch)
@@ -227,7 +217,7 @@ class Student:
             chosen_N = (batch.branch_M == term.branches).nonzero().squeeze(1)
             if chosen_N.numel() == 0:
                 continue
-            weights, old = _token_values(rows, term.branches)
+            weights, old = token_values(rows, term.branches)
             tokens = Tokens(
                 hidden_MD.index_select(0, chosen_N),
                 self.head_VD.detach(),
@@ -237,8 +227,10 @@ class Student:
                 teacher_NE if term.spec.needs_teacher else None,
                 teacher.head_VE if teacher is not None else None,
                 head_grad_VD,
+                rows_N=batch.view_M[chosen_N],
             )
-            result = term.spec.function(tokens, denominator=term.count, beta=beta, ratio_clip=ratio_clip)
+            told = {name: options[name] for name in term.spec.options}
+            result = term.spec.function(tokens, denominator=term.count, **told)
             if not bool(torch.isfinite(result.loss)):
                 bad = (~torch.isfinite(result.per_token_N)).nonzero().flatten().tolist()
                 names = sorted({rows[int(batch.view_M[chosen_N[k]])].id for k in bad})
@@ -370,30 +362,3 @@ def hidden_of_views(
     if not parts:
         raise DataError(f"no trained tokens in {len(views)} rows")
     return torch.cat([parts[i] for i in sorted(parts)])
-
-
-def _terms(
-    rows: Sequence[Row], losses: Mapping[str, float], denominators: Mapping[str, float] | None
-) -> list[_Term]:
-    any_branch = any(row.branches for row in rows)
-    terms = []
-    for name, weight in losses.items():
-        spec = get_loss(name)
-        branches = spec.on_branches and any_branch
-        count = sum(sum(len(b.ids) for b in row.branches) if branches else row.trained() for row in rows)
-        total = float(count) if denominators is None else float(denominators[name])
-        if total <= 0:
-            raise DataError(f"nothing to train on: loss {name!r} finds no trained tokens in {len(rows)} rows")
-        terms.append(_Term(name, spec, weight, branches, total))
-    if not terms:
-        raise ConfigError("a step needs at least one loss")
-    return terms
-
-
-def _token_values(rows: Sequence[Row], branches: bool) -> tuple[list[float], list[float]]:
-    """Return (weights, old log-probs) of the trained tokens in order; branches have no old log-probs."""
-    if branches:
-        return [b.weight for row in rows for b in row.branches for _ in b.ids], []
-    weights = [w for row in rows for w in (row.weights or [1.0] * row.trained())]
-    complete = all(len(row.old_logprobs) == row.trained() for row in rows)
-    return weights, [value for row in rows for value in row.old_logprobs] if complete else []

@@ -160,6 +160,7 @@ def _model_of(run: Path) -> str:
 ARMS = {
     "full, privileged, adapter": ["--student.lora={rank: 4, alpha: 8}"],
     "sampled, privileged": ["--opd.loss=sampled"],
+    "student_topk, privileged": ["--opd.loss=student_topk", "--opd.top_k=4", "--opd.state_weight=prefix"],
     "expert, oracle": ["--opd.loss=expert", "--opd.teacher=oracle"],
     "state, oracle": ["--opd.loss=state", "--opd.teacher=oracle", "--opd.group=2"],
     "imitation, oracle": ["--opd.loss=imitation", "--opd.teacher=oracle"],
@@ -199,9 +200,14 @@ def test_another_model_as_the_teacher(model: Path, tmp_path: Path, monkeypatch: 
     teacher = tinyruns.save_model(tmp_path / "teacher", seed=1)
     monkeypatch.chdir(tmp_path)
     flags = ["--opd.teacher=model", f"--opd.teacher_model={teacher}"]
-    assert cli.main(words(model, "a", *SHORT, *flags)) == 0
-    assert tinyruns.result(tmp_path / "runs" / "a")["teacher"] == str(teacher)
-    assert tinyruns.metrics(tmp_path / "runs" / "a")[-1]["loss"] > 0.01  # they do differ
+    losses = {}
+    for name, loss in (("a", "--opd.loss=full"), ("b", "--opd.loss=teacher_topk")):
+        assert cli.main(words(model, name, *SHORT, *flags, loss)) == 0
+        assert tinyruns.result(tmp_path / "runs" / name)["teacher"] == str(teacher)
+        losses[name] = tinyruns.metrics(tmp_path / "runs" / name)[-1]
+    assert losses["a"]["loss"] > 0.01  # they do differ
+    assert losses["b"]["loss"] > 0  # two flat models, seen through 16 tokens and a tail
+    assert 0 < losses["b"]["p_mass"] < 1 and losses["b"]["state_weight"] <= 2.0
 
 
 # Bad input -----------------------------------------------------------------------------------------------

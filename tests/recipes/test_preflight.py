@@ -14,7 +14,7 @@ from envs.errors import ConfigError, DataError, MissingFiles
 from recipes import inputs, preflight
 from recipes.bench import run as run_bench
 from recipes.config import load_config
-from recipes.preflight import ModelSize, Plan, available_gib, check, estimate, model_size
+from recipes.preflight import Plan, available_gib, check, estimate, model_shape, stored_parameters
 from recipes.schema import OpdConfig
 
 
@@ -36,40 +36,50 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gpu_free_gib", lambda: None)
 
 
-def test_parameters_are_counted_in_the_headers(tmp_path: Path) -> None:
-    assert model_size(str(a_model(tmp_path / "m"))) == ModelSize(172, 3, 16, 100)
+def sizes(model: str) -> tuple[int, int, int, int]:
+    shape = model_shape(model)
+    assert shape is not None
+    return shape.parameters, len(shape.blocks), shape.hidden, shape.vocab
+
+
+def test_a_class_that_is_not_counted_is_sized_by_its_headers(tmp_path: Path) -> None:
+    here = str(a_model(tmp_path / "m"))
+    assert stored_parameters(here) == 172 and sizes(here) == (172, 3, 16, 100)
     nested = a_model(tmp_path / "n")
     inner = {"num_hidden_layers": 5, "hidden_size": 8, "vocab_size": 9}
     (nested / "config.json").write_text(json.dumps({"text_config": inner}))
-    assert model_size(str(nested)) == ModelSize(172, 5, 8, 9)
+    assert sizes(str(nested)) == (172, 5, 8, 9)
+    (nested / "config.json").write_text(json.dumps({"hidden_size": 8}))
+    with pytest.raises(DataError, match="has no 'num_hidden_layers'"):
+        model_shape(str(nested))
 
 
-def test_a_model_that_is_not_here_has_its_presets_size(
+def test_a_model_that_is_not_here_has_the_tables_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUXFORGE_CACHE", str(tmp_path))
     monkeypatch.delenv("FLUXFORGE_MODELS", raising=False)
-    assert model_size("tiny") == ModelSize(134_515_008, 30, 576, 49152)
-    assert (model_size("Qwen/Qwen3.5-2B") or ModelSize(0, 0, 0, 0)).parameters == 2_000_000_000
-    assert model_size("owner/unheard-of") is None
+    assert sizes("tiny") == (134_515_008, 30, 576, 49152)
+    assert sizes("Qwen/Qwen3.5-2B") == sizes("2b") == (1_881_825_088, 24, 2048, 248_320)
+    assert model_shape("owner/unheard-of") is None and stored_parameters("2b") is None
     a_model(tmp_path / "SmolLM2-135M-Instruct")
-    assert model_size("tiny") == ModelSize(172, 3, 16, 100)
+    assert sizes("tiny") == (172, 3, 16, 100)
     monkeypatch.setenv("FLUXFORGE_MODELS", str(tmp_path / "models"))
     a_model(tmp_path / "models" / "Qwen3.5-2B")
-    assert model_size("Qwen/Qwen3.5-2B") == ModelSize(172, 3, 16, 100)
+    assert sizes("Qwen/Qwen3.5-2B") == (172, 3, 16, 100)
 
 
 def test_broken_model_files_are_named(tmp_path: Path) -> None:
     folder = a_model(tmp_path / "m")
     (folder / "model-2.safetensors").write_bytes(b"\xff" * 20)
     with pytest.raises(DataError, match=r"model-2\.safetensors: not a safetensors file"):
-        model_size(str(folder))
+        model_shape(str(folder))
     (folder / "model-2.safetensors").write_bytes(b"")
     with pytest.raises(DataError, match=r"model-2\.safetensors"):
-        model_size(str(folder))
+        model_shape(str(folder))
     (folder / "config.json").write_text("{")
     with pytest.raises(DataError, match=r"config\.json: not JSON"):
-        model_size(str(folder))
+        model_shape(str(folder))
 
 
 def test_the_tiny_recipe_fits_a_laptop(host: None) -> None:
@@ -81,17 +91,21 @@ def test_the_parts_of_training_all_weights(host: None) -> None:
         return load_config("opd", ["--student.freeze_embeddings=false", *words])
 
     plan = estimate(config_of())
-    trained = plan.memory["student weights"] + plan.memory["masters, gradients, AdamW moments"]
+    kinds = ("weights", "gradients", "optimizer")
+    trained = sum(plan.memory[f"student {kind}"] for kind in kinds)
     bf16 = estimate(config_of("--student.dtype", "bfloat16")).memory
     assert bf16["student weights"] == pytest.approx(2 * 134.5e6 / 2**30, rel=0.01)
-    assert bf16["masters, gradients, AdamW moments"] == pytest.approx(16 * 134.5e6 / 2**30, rel=0.01)
-    assert 16 * 134.5e6 < trained * 2**30 < 18.1 * 134.5e6  # float32: its own masters
+    assert bf16["student gradients"] == pytest.approx(4 * 134.5e6 / 2**30, rel=0.01)
+    assert bf16["student optimizer"] == pytest.approx(12 * 134.5e6 / 2**30, rel=0.01)
+    fp32 = estimate(config_of("--student.dtype", "float32")).memory
+    assert fp32["student optimizer"] == pytest.approx(8 * 134.5e6 / 2**30, rel=0.01)  # its own masters
+    assert 16 * 134.5e6 < trained * 2**30 < 18.1 * 134.5e6
     adapter = estimate(config_of("--student.lora.rank", "8"))
     assert adapter.memory_gib < plan.memory_gib - 1 and adapter.disk_gib < plan.disk_gib
     less = estimate(
         config_of("--student.gradient_checkpointing", "true", "--student.tokens_per_micro", "1024")
     )
-    assert less.memory["activations"] < plan.memory["activations"] / 4
+    assert less.memory["student activations"] < plan.memory["student activations"] / 4
     assert estimate(config_of(), training=False).memory_gib < plan.memory_gib - trained
 
 
@@ -99,7 +113,7 @@ def test_a_teacher_counts_unless_it_is_the_oracle(host: None) -> None:
     assert "teacher" in estimate(config_of("--opd.teacher", "privileged")).memory
     assert "teacher" not in estimate(config_of("--opd.teacher", "oracle", "--opd.loss", "expert")).memory
     big = estimate(config_of("--student.dtype=bfloat16", "--opd.teacher=model", "--opd.teacher_model=2b"))
-    assert big.memory["teacher"] == pytest.approx(4e9 / 2**30, rel=0.01)
+    assert big.memory["teacher"] == pytest.approx(2 * 1.882e9 / 2**30, rel=0.01)
 
 
 def test_too_little_memory_is_said_with_both_numbers(

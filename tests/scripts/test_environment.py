@@ -213,6 +213,9 @@ def test_make_passes_on_what_is_given_and_nothing_else() -> None:
     assert command_of("play", "DATA=/my data", "SEED=2", "ARGS=--family sql --index 3") == (
         '.venv/bin/fluxforge play --seed "2" --data "/my data" --family sql --index 3'
     )
+    assert command_of("plan", "TRACKER=2b", "CLUSTER=2x8x80") == (
+        '.venv/bin/fluxforge plan --tracker "2b" --cluster "2x8x80"'
+    )
     assert command_of("report", "NAME=a") == '.venv/bin/fluxforge report --name "a"'
     assert command_of("bench", "ARGS=--rows dialogues") == ".venv/bin/fluxforge bench --rows dialogues"
     # The environment of a shell is not meant for us, unless the target takes it.

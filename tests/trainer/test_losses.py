@@ -30,8 +30,11 @@ def tokens(**changes):
 
 KL = [0.75 * math.log(1.5) + 0.25 * math.log(0.5), 0.5 * math.log(5 / 9) + 0.5 * math.log(5)]
 ADVANTAGES = [math.log(0.5 / 0.75), math.log(0.1 / 0.5)]
+FORWARD = [0.5 * math.log(2 / 3) + 0.5 * math.log(2), 0.9 * math.log(1.8) + 0.1 * math.log(0.2)]
 GOLDEN = {
     "full": sum(KL) / 4,
+    "student_topk": sum(KL) / 4,  # the support is the whole vocabulary here
+    "teacher_topk": sum(FORWARD) / 4,
     "expert": -(math.log(0.75) + math.log(0.5)) / 4,
     "sampled": -(ADVANTAGES[0] * 1.5 + ADVANTAGES[1] * 2.0) / 4,
     "state": -(1.5 + 2.0) / 4,
@@ -126,7 +129,7 @@ def test_padding_of_the_vocabulary_is_sliced_off():
 
 
 def test_missing_inputs_are_named():
-    for name in ("full", "sampled"):
+    for name in ("full", "sampled", "student_topk", "teacher_topk"):
         with pytest.raises(ConfigError, match=f"'{name}'.*teacher"):
             get_loss(name).function(tokens(teacher_NE=None), denominator=1.0)
     for name in ("sampled", "state"):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tiny_models
 
 MODELS = {"llama": tiny_models.llama, "qwen": tiny_models.qwen35}
-ALL_LOSSES = ["expert", "full", "sampled", "state"]
+ALL_LOSSES = ["expert", "full", "sampled", "state", "student_topk", "teacher_topk"]
 
 
 def student(kind="llama", lora=None, **changes) -> Student:
