@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recipes.cases import Case
-from recipes.compare.grid import is_graded
+from recipes.compare.grid import CONDITIONS, is_graded, row_order
 from recipes.compare.summary import Summary
 
 VERDICTS = ("ungraded", "full", "partial", "wrong")
@@ -56,9 +56,12 @@ def index(summary: Summary, cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def by_pair(cases: Sequence[Case]) -> dict[str, list[Case]]:
-    """Return the cases of each pair id, ids sorted."""
+    """Return the cases of each pair id, ids sorted; in each, conditions and rows as in the tables."""
     found: dict[str, list[Case]] = {}
-    for case in sorted(cases, key=lambda case: (case.case, case.condition, case.harness)):
+    order = sorted(
+        cases, key=lambda case: (case.case, CONDITIONS.index(case.condition), row_order(case.harness))
+    )
+    for case in order:
         found.setdefault(case.case, []).append(case)
     return found
 

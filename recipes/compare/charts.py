@@ -87,8 +87,8 @@ def waterfall(gap: Decomposition, reference: str) -> Panel:
     lines = [
         Line("clean", [_level(gap.clean, "was")], percent(gap.clean, interval=False)),
         _step("not state: clean − oracle", oracle, clean, gap.not_state.car, "mid"),
-        _step(f"state error: oracle − {gap.row}", tracked, oracle, gap.state_error.car, "bad"),
-        _step(f"recovered: {gap.row} − {reference}", bare, tracked, gap.recovered.car, "good"),
+        _step("state error: oracle − row", tracked, oracle, gap.state_error.car, "bad"),
+        _step(f"recovered: row − {reference}", bare, tracked, gap.recovered.car, "good"),
         Line(reference, [_level(gap.bare, "was")], percent(gap.bare, interval=False)),
     ]
     left = f", {gap.left_out} left out" if gap.left_out else ""
@@ -101,7 +101,7 @@ def control(turn: TurnControl) -> Line:
     """Return three bars, clean, turn-matched and drift, of one row."""
     bars = [_level(turn.clean, "was")] if turn.clean is not None else []
     bars += [_level(turn.turn_matched, "mid"), _level(turn.drift, "series")]
-    return Line(turn.row, bars, points(turn.drifting.car, interval=False), points(turn.drifting.car))
+    return Line(turn.row, bars, *_split(points(turn.drifting.car)))
 
 
 def _panel(summary: Summary, condition: str, stratum: str) -> Panel:
@@ -114,15 +114,7 @@ def _panel(summary: Summary, condition: str, stratum: str) -> Panel:
         score = one.scores.score.value
         mark = None if score is None else SPAN * min(1.0, max(0.0, score))
         bar = _level(one.scores.car, "was" if is_reference else "series", mark)
-        text = percent(one.scores.car)
-        lines.append(
-            Line(
-                row,
-                [bar],
-                percent(one.scores.car, interval=False),
-                text[text.find("[") :] if "[" in text else "",
-            )
-        )
+        lines.append(Line(row, [bar], *_split(percent(one.scores.car))))
         sizes.append(one.cases - one.ungraded)
         guide = bar.width if is_reference else guide
     words = CONDITION_WORDS[condition]
@@ -158,10 +150,10 @@ def _step(label: str, lower: float, upper: float, part: Estimate, tone: str) -> 
     shift = min(lower, upper) if (part.value or 0) >= 0 else max(lower, upper)
     low, high = (min(1.0, max(0.0, shift + float(bound or 0))) for bound in (part.low, part.high))
     scaled = [round(SPAN * share, 1) for share in (start, end - start, low, high)]
-    text = points(part)
-    return Line(
-        label,
-        [Bar(*scaled, tone)],
-        points(part, interval=False),
-        text[text.find("[") :] if "[" in text else "",
-    )
+    return Line(label, [Bar(*scaled, tone)], *_split(points(part)))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return a number and its interval, written as 61.2 [53.0, 69.1], apart."""
+    number, _, interval = text.partition(" ")
+    return number, interval

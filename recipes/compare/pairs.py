@@ -30,7 +30,8 @@ class McNemar:
     p_holm: float | None = None
     """`p` corrected for the number of rows compared; None where nothing is compared with it."""
     smallest: float | None = None
-    """The smallest difference that so many cases, so many of them discordant, show with 80% power."""
+    """The smallest difference that so many cases, so many of them discordant, show with 80% power; None where
+    there is none, or where tasks have several cases: the note is for one case a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,16 @@ def difference(
 def _test(grid: Grid, full: np.ndarray, n: int) -> McNemar | None:
     if n == 0:
         return None
-    totals: dict[str, int] = {}
+    totals: dict[str, list[int]] = {}
     for place in np.flatnonzero(~np.isnan(full)):
-        totals[grid.tasks[place]] = totals.get(grid.tasks[place], 0) + int(full[place])
+        totals.setdefault(grid.tasks[place], []).append(int(full[place]))
     only_a, only_b = int(np.count_nonzero(full == 1)), int(np.count_nonzero(full == -1))
     return McNemar(
         only_a,
         only_b,
-        clustered_mcnemar(list(totals.values())),
+        clustered_mcnemar([sum(one) for one in totals.values()]),
         mcnemar(only_a, only_b),
-        smallest=smallest_difference(n, (only_a + only_b) / n),
+        smallest=smallest_difference(n, (only_a + only_b) / n) if len(totals) == n else None,
     )
 
 

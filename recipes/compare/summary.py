@@ -104,7 +104,7 @@ def summarize(
         idg=[gap for stratum in strata for row in grid.rows if (gap := drift_gap(grid, draws, row, stratum))],
         gaps=[one for stratum in strata for one in decompositions(grid, draws, stratum)],
         turns=[one for stratum in strata for one in turn_controls(grid, draws, stratum)],
-        power=_power([one.car.n for one in compared]),
+        power=_power([one.car.n for one in compared if one.stratum != ALL or len(grid.strata) == 1]),
         ungraded=_ungraded(grid.cases),
         seed=seed,
         resamples=resamples,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recipes.compare.grid import ALL
 from recipes.compare.rows import RowStats
 from recipes.compare.summary import Summary
-from recipes.compare.words import CONDITION_WORDS, amount, p_value, percent, points
+from recipes.compare.words import CONDITION_WORDS, NONE, amount, p_value, percent, points
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,12 @@ def notes(summary: Summary) -> list[str]:
         f"Differences: paired by case, to {summary.reference}, in percentage points. p: exact McNemar test of CAR, "
         "whole tasks flipped; Holm-corrected over the rows of its table."
     ]
-    left = [one for one in summary.differences if one.stratum == ALL and one.left_out]
-    if left:
-        shares = ", ".join(f"{one.row} {one.left_out} ({CONDITION_WORDS[one.condition]})" for one in left)
-        lines.append(f"Cases left out of the paired comparison, no verdict in one of the two rows: {shares}.")
+    left = [one.left_out for one in summary.differences if one.stratum == ALL]
+    if any(left):
+        lines.append(
+            f"Pairs: cases graded in both rows. Up to {max(left)} a row are left out, for one side has no verdict; "
+            "differences.csv has the number of each."
+        )
     total = sum(count for *_, count in summary.ungraded)
     if total:
         lines.append(f"{total} cases are ungraded and count nowhere as zero. The most frequent reasons:")
@@ -46,29 +48,39 @@ def notes(summary: Summary) -> list[str]:
         ]
     for one in summary.power[-1:]:
         parts = [
-            f"{'none' if least is None else f'{100 * least:.1f} points'} where {share:.0%} of cases differ"
+            f"{'no difference' if least is None else f'{100 * least:.1f} points'} where {share:.0%} of them differ"
             for share, least in one.smallest.items()
         ]
-        lines.append(
-            f"Power: with {one.cases} paired cases, one a task, the exact test shows with 80% chance a CAR difference "
-            f"of {'; '.join(parts)}."
-        )
+        lines.append(f"Power: what {one.cases} pairs, one a task, show with 80% chance: {'; '.join(parts)}.")
     return lines
 
 
 def score_sheet(summary: Summary, condition: str, stratum: str = ALL) -> Sheet:
     """Return scores, CAR and the tests against the reference row."""
     reference = summary.reference
-    heads = ["n", "score", "macro", "CAR %", f"CAR vs {reference}", "p", "p Holm", f"score vs {reference}"]
+    heads = [
+        "n",
+        "ungraded",
+        "score",
+        "macro",
+        "CAR %",
+        "pairs",
+        f"CAR vs {reference}",
+        "p",
+        "p Holm",
+        f"score vs {reference}",
+    ]
     lines = []
     for one in _each(summary, condition, stratum):
         against = summary.against(one.row, condition, stratum)
         test = against.test if against else None
         cells = [
-            f"{one.cases - one.ungraded}" + (f" ({one.ungraded} ungraded)" if one.ungraded else ""),
+            str(one.cases - one.ungraded),
+            str(one.ungraded),
             percent(one.scores.score),
             percent(one.scores.score_macro, interval=False),
             percent(one.scores.car),
+            str(against.car.n) if against else NONE,
             points(against.car if against else None),
             p_value(test.p if test else None),
             p_value(test.p_holm if test else None),

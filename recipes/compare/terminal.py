@@ -9,7 +9,7 @@ from rich.text import Text
 from recipes.compare import tables
 from recipes.compare.summary import Summary
 
-_WIDTH = 150  # of logs and pipes
+_WIDTH = 160  # of logs and pipes
 
 
 def show(summary: Summary, console: Console | None = None) -> None:

@@ -25,7 +25,7 @@
   function el(tag, attributes, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) if (value !== null && value !== false) node.setAttribute(name, value);
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
     return node;
   }
   const link = (one) => "#" + new URLSearchParams({ case: one.id, row: one.row, condition: one.condition });
@@ -159,7 +159,7 @@
       el("h2", {}, "Turn by turn"),
       slips.length ? jump : null,
       full.history.length ? full.history.map((one, place) => turn(data.texts, one, full.history[place - 1], place + 1)) : el("p", { class: "soft" }, "The dialogue was not recorded."),
-    ].flat().filter(Boolean);
+    ].flat(Infinity).filter(Boolean);
   }
 
   const title = document.title;
