@@ -132,14 +132,14 @@ def _heat_cell(summary: Summary, row: str, stratum: str, family: str) -> Cell:
     title = f"CAR {percent(car)}, mean score {percent(score)}, n = {car.n}"
     if one.ungraded:
         title += f", {one.ungraded} ungraded"
-    short = (percent(value, interval=False) for value in (car, score))
+    short = percent(car, interval=False), percent(score, interval=False)
     return Cell(*short, car.n, title, round(10 * float(car.value or 0)))
 
 
 def _level(estimate: Estimate, tone: str, mark: float | None = None) -> Bar:
     value = float(estimate.value or 0)
     low, high = (value if bound is None else bound for bound in (estimate.low, estimate.high))
-    return Bar(0, *(round(SPAN * share, 1) for share in (value, low, high)), tone, mark)
+    return Bar(0, _scaled(value), _scaled(low), _scaled(high), tone, mark)
 
 
 def _step(label: str, lower: float, upper: float, part: Estimate, tone: str) -> Line:
@@ -147,10 +147,13 @@ def _step(label: str, lower: float, upper: float, part: Estimate, tone: str) -> 
     start, end = sorted((lower, upper))
     if upper < lower:
         tone = "bad" if tone == "good" else "good"
-    shift = min(lower, upper) if (part.value or 0) >= 0 else max(lower, upper)
-    low, high = (min(1.0, max(0.0, shift + float(bound or 0))) for bound in (part.low, part.high))
-    scaled = [round(SPAN * share, 1) for share in (start, end - start, low, high)]
-    return Line(label, [Bar(*scaled, tone)], *_split(points(part)))
+    low, high = (min(1.0, max(0.0, lower + float(bound or 0))) for bound in (part.low, part.high))
+    bar = Bar(_scaled(start), _scaled(end - start), _scaled(low), _scaled(high), tone)
+    return Line(label, [bar], *_split(points(part)))
+
+
+def _scaled(share: float) -> float:
+    return round(SPAN * share, 1)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -97,7 +97,7 @@ def turn_controls(grid: Grid, draws: Resamples, stratum: str = ALL) -> list[Turn
             length = difference(grid, draws, clean, matched, label=label, among=common)
         first = levels[0] if clean is not None else None
         n = int(common.sum())
-        found.append(TurnControl(row, stratum, n, left_out, first, *levels[-2:], length, drifting))
+        found.append(TurnControl(row, stratum, n, left_out, first, levels[-2], levels[-1], length, drifting))
     return found
 
 

@@ -82,7 +82,7 @@ def write_page(
     )
     aside = path.with_name(f".{path.name}.part")
     with aside.open("w", encoding="utf-8") as file:
-        stream.dump(file)
+        file.writelines(stream)
     os.replace(aside, path)
     return path
 

@@ -99,11 +99,11 @@ def difference(
         return np.where(inside, grid.values(*a, measure) - grid.values(*b, measure), np.nan)
 
     full = gap("car")
-    car = draws.estimate(full)
+    car = draws.estimate(full, signed=True)
     return Difference(
         *label,
         car=car,
-        score=draws.estimate(gap("score")) if scores else None,
+        score=draws.estimate(gap("score"), signed=True) if scores else None,
         test=_test(grid, full, car.n),
         left_out=int(played.sum()) - car.n,
     )

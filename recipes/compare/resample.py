@@ -49,10 +49,14 @@ class Resamples:
         self._seed, self._n = seed, n
         self._kept: dict[bytes, np.ndarray] = {}
 
-    def estimate(self, values: np.ndarray, *, macro: bool = False, level: float = 0.95) -> Estimate:
+    def estimate(
+        self, values: np.ndarray, *, macro: bool = False, signed: bool = False, level: float = 0.95
+    ) -> Estimate:
         """Return the mean of the known values and its BCa interval; NaN is unknown and left out.
 
-        `macro`: the mean of the families' means, each family counting the same.
+        `macro`: the mean of the families' means, each family counting the same. Values lie in [0, 1], `signed`
+        ones in [-1, 1]: where all are equal no resample differs, and the interval is the exact binomial one
+        (Clopper and Pearson 1934) of how many tasks might lie at the far end.
         """
         known = ~np.isnan(values)
         count = int(known.sum())
@@ -66,7 +70,8 @@ class Resamples:
         groups = [family == one for one in np.unique(family)] if macro else [np.full(len(family), True)]
         mean = float(np.mean([sums[group].sum() / counts[group].sum() for group in groups]))
         if values[known].min() == values[known].max():
-            return Estimate(mean, mean, mean, count)
+            unseen = 1 - ((1 - level) / 2) ** (1 / len(sums))
+            return Estimate(mean, mean - unseen * (mean + signed), mean + unseen * (1 - mean), count)
         draws = self._draws(present, groups)
         parts = [draws[:, group] @ np.stack([sums[group], counts[group]], axis=1) for group in groups]
         resampled = np.mean([part[:, 0] / part[:, 1] for part in parts], axis=0)

@@ -234,7 +234,20 @@ def test_estimates_lie_within_the_values_and_unknown_ones_are_not_zero(
         return
     assert one.value is not None and one.low is not None and one.high is not None
     assert one.value == pytest.approx(np.mean(known))
-    assert min(known) - 1e-9 <= one.low <= one.high <= max(known) + 1e-9
+    if min(known) < max(known):
+        assert min(known) - 1e-9 <= one.low <= one.high <= max(known) + 1e-9
+    else:
+        assert -1e-9 <= one.low <= one.value <= one.high <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_share_without_spread_has_the_exact_binomial_interval(value: float) -> None:
+    draws = Resamples([str(k) for k in range(125)], ["one"] * 125, n=10)
+    exact = scipy_stats.binomtest(round(125 * value), 125).proportion_ci(0.95, "exact")
+    one, two = draws.estimate(np.full(125, value)), draws.estimate(np.full(125, value), signed=True)
+    assert (one.low, one.high) == pytest.approx((exact.low, exact.high))
+    assert two.low == pytest.approx(-exact.high if value == 0 else 2 * exact.low - 1)
+    assert two.high == pytest.approx(exact.high)
 
 
 def test_there_must_be_a_resample() -> None:
