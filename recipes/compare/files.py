@@ -120,8 +120,8 @@ def latex(summary: Summary) -> str:
     return "\n".join(
         [
             r"% needs \usepackage[T1]{fontenc} and \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering\small",
+            r"\begin{table*}",
+            r"\centering\scriptsize\setlength{\tabcolsep}{3pt}",
             rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
             r"\toprule",
@@ -130,7 +130,7 @@ def latex(summary: Summary) -> str:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
-            r"\end{table}",
+            r"\end{table*}",
             "",
         ]
     )
@@ -147,12 +147,12 @@ def tex(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell; signs become proper minus signs."""
+    """Return a number in maths, so that its sign is a minus, and its interval smaller behind it."""
     if text == NONE:
         return "--"
-    if text[:1] in "+-0123456789<":
-        return "$" + tex(text).replace(r"\textless{}", "<") + "$"
-    return tex(text)
+    number, _, interval = text.partition(" [")
+    low, _, high = interval.rstrip("]").partition(", ")
+    return f"${number}$" + (rf" {{\tiny [${low}$, ${high}$]}}" if interval else "")
 
 
 def _columns(name: str, estimate: Estimate) -> dict[str, float | int | None]:

@@ -29,10 +29,13 @@ class Sheet:
 def notes(summary: Summary) -> list[str]:
     """Return what a reader of the tables must know, a sentence each."""
     lines = [
-        f"Brackets: 95% BCa bootstrap intervals, {summary.resamples:,} resamples of whole tasks, seed {summary.seed}. "
-        f"Differences: paired by case, to {summary.reference}, in percentage points. p: exact McNemar test of CAR, "
-        "whole tasks flipped; Holm-corrected over the rows of its table."
+        f"Brackets: 95% BCa bootstrap intervals, {summary.resamples:,} resamples of whole tasks, seed {summary.seed}."
     ]
+    if summary.differences:
+        lines.append(
+            f"Differences: paired by case, to {summary.reference}, in percentage points. p: exact McNemar test of CAR, "
+            "whole tasks flipped; Holm-corrected over the rows of its table."
+        )
     left = [one.left_out for one in summary.differences if one.stratum == ALL]
     if any(left):
         lines.append(
@@ -41,9 +44,9 @@ def notes(summary: Summary) -> list[str]:
         )
     total = sum(count for *_, count in summary.ungraded)
     if total:
-        lines.append(f"{total} cases are ungraded and count nowhere as zero. The most frequent reasons:")
+        lines.append(f"Ungraded: {total} cases, which count nowhere as zero. The most frequent reasons:")
         lines += [
-            f"  {count} x {row}, {CONDITION_WORDS[condition]}: {reason[:160]}"
+            f"  {count} x {row}, {CONDITION_WORDS[condition]}: {_printable(reason[:160])}"
             for row, condition, reason, count in summary.ungraded[:3]
         ]
     for one in summary.power[-1:]:
@@ -179,6 +182,11 @@ def turn_sheet(summary: Summary) -> Sheet:
             ]
             lines.append(SheetLine(one.row, cells, one.row == summary.reference))
     return Sheet("Turn-matched control, CAR on the same cases", heads, lines)
+
+
+def _printable(text: str) -> str:
+    """Return text without what a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _each(summary: Summary, condition: str = "drift", stratum: str = ALL) -> list[RowStats]:
