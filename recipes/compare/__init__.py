@@ -27,6 +27,7 @@ def write_outputs(
     run_folder: Path,
     cases: Sequence[Case],
     *,
+    summary: Summary | None = None,
     name: str | None = None,
     status: str = "done",
     reference: str | None = None,
@@ -38,12 +39,14 @@ def write_outputs(
 ) -> Summary:
     """Write `table.csv`, `differences.csv`, `table.tex` and `report.html` of the cases; return their statistics.
 
-    `Summary.block()` is what belongs in `result.json`, `show(summary)` prints the tables. `facts` are named set-up
+    `Summary.block()` is what belongs in `result.json` as `comparison`, `show(summary)` prints the tables. A `summary`
+    of the cases that is there already is not computed again, and `reference`, `seed` and `resamples` are its. `facts` are named set-up
     values for the page (model, temperature, prompt hashes), `config` the resolved settings, `warnings` sentences
     for its top. Each file appears whole or not at all. Raises `DataError` for cases that contradict each other,
     `UnknownName` for a reference that is no row.
     """
-    summary = summarize(cases, reference=reference, seed=seed, resamples=resamples)
+    if summary is None:
+        summary = summarize(cases, reference=reference, seed=seed, resamples=resamples)
     run_folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "table.csv": rows_csv(summary),

@@ -44,13 +44,27 @@ def rewrite_outputs(run_folder: Path) -> Path:
         name=str(result.get("name") or run_folder.name),
         status=str(result.get("status", "not ended")),
         reference=block.get("reference") if block.get("reference") in rows else None,
-        facts={name: text for name, text in _flat(result).items() if text},
+        facts=facts_of(result),
         config=config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None,
         warnings=warnings,
         seed=_count(block.get("seed"), 0),
         resamples=_count(block.get("resamples"), RESAMPLES),
     )
     return run_folder / "report.html"
+
+
+def facts_of(result: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return what result.json says beside the comparison, nested names joined by a slash, values in words."""
+    found: dict[str, str] = {}
+    for key, item in result.items():
+        if not prefix and key in _SHOWN:
+            continue
+        if isinstance(item, Mapping):
+            found |= facts_of(item, f"{prefix}{key}/")
+        elif item is not None and item != "":
+            text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+            found[f"{prefix}{key}".replace("_", " ")] = text[:500]
+    return found
 
 
 def _result(path: Path, warnings: list[str]) -> dict[str, Any]:
@@ -68,20 +82,6 @@ def _result(path: Path, warnings: list[str]) -> dict[str, Any]:
     if result.get("error"):
         warnings.append(f"The run ended with an error: {result['error']}")
     return result
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return what result.json says beside the comparison, nested names joined by a slash, values in words."""
-    found: dict[str, str] = {}
-    for key, item in value.items():
-        if not prefix and key in _SHOWN:
-            continue
-        if isinstance(item, Mapping):
-            found |= _flat(item, f"{prefix}{key}/")
-        elif item is not None:
-            text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
-            found[f"{prefix}{key}".replace("_", " ")] = text[:500]
-    return found
 
 
 def _count(value: Any, otherwise: int) -> int:
