@@ -40,10 +40,10 @@ def write_outputs(
     """Write `table.csv`, `differences.csv`, `table.tex` and `report.html` of the cases; return their statistics.
 
     `Summary.block()` is what belongs in `result.json` as `comparison`, `show(summary)` prints the tables. A `summary`
-    of the cases that is there already is not computed again, and `reference`, `seed` and `resamples` are its. `facts` are named set-up
-    values for the page (model, temperature, prompt hashes), `config` the resolved settings, `warnings` sentences
-    for its top. Each file appears whole or not at all. Raises `DataError` for cases that contradict each other,
-    `UnknownName` for a reference that is no row.
+    of the cases that is there already is not computed again; then `reference`, `seed` and `resamples` are not used.
+    `facts` are named set-up values for the page (model, temperature, prompt hashes), `config` the resolved settings,
+    `warnings` sentences for its top. Each file appears whole or not at all. Raises `DataError` for cases that
+    contradict each other, `UnknownName` for a reference that is no row.
     """
     if summary is None:
         summary = summarize(cases, reference=reference, seed=seed, resamples=resamples)
