@@ -3,6 +3,7 @@
     config.yaml    resolved configuration
     cases.jsonl    one graded case a line (recipes/cases.py), on disk before the next one is counted
     result.json    what scripts read
+    report.html    what people read, with its tables as CSV and LaTeX (recipes/compare)
 
 A process that is killed loses only what was in flight: a last line that was being written is cut off when the run is
 resumed, and cases that stayed ungraded are taken out so that they run again.

@@ -14,6 +14,8 @@ from typing import Any
 
 from envs.errors import GraderError
 from recipes.cases import Case
+from recipes.compare import show, summarize, write_outputs
+from recipes.compare.rewrite import facts_of
 from recipes.eval_agents import Agents
 from recipes.eval_cases import broken_case, graded_case
 from recipes.eval_inputs import Play, plays
@@ -40,7 +42,9 @@ def run_eval(config: EvalConfig, runs: Path = Path("runs")) -> int:
         with Bar(total, "cases", done=len(folder.done)) as progress:
             origins = asyncio.run(_run(config, todo, folder, progress, recorded))
         ungraded = sum(case.error is not None for case in folder.cases.values())
-        folder.write_result(
+        cases = list(folder.cases.values())
+        compared = summarize(cases)
+        result = folder.write_result(
             "done",
             base=config.base,
             trackers=dict(config.trackers),
@@ -49,12 +53,22 @@ def run_eval(config: EvalConfig, runs: Path = Path("runs")) -> int:
             prompts=prompt_hashes(),
             played=len(todo),
             played_s=round(time.monotonic() - started, 3),
-            rows=summary(folder.cases.values()),
+            rows=summary(cases),
+            comparison=compared.block(),
         )
-        show(folder.cases.values())
+        write_outputs(
+            folder.path,
+            cases,
+            summary=compared,
+            name=config.name,
+            facts=facts_of(result),
+            config=(folder.path / "config.yaml").read_text(encoding="utf-8"),
+        )
+        show(compared)
         if ungraded:
             print(f"{ungraded} of {len(folder.cases)} cases are ungraded; run them again by --resume")
         print(f"cases: {folder.file}")
+        print(f"report: {folder.path / 'report.html'}")
     return 1 if ungraded else 0
 
 
@@ -165,21 +179,6 @@ def summary(cases: Iterable[Case]) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def show(cases: Iterable[Case]) -> None:
-    """Print the summary as a table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="full credit (CAR) and mean score", title_justify="left")
-    for column in ("harness", "condition", "stratum", "n", "ungraded", "CAR", "score"):
-        table.add_column(column, justify="left" if column in ("harness", "condition", "stratum") else "right")
-    for entry in summary(cases):
-        car, score = (f"{entry[k]:.3f}" if entry[k] is not None else "" for k in ("car", "score"))
-        places = (entry["harness"], entry["condition"], entry["stratum"])
-        table.add_row(*places, str(entry["n"]), str(entry["ungraded"]), car, score)
-    Console(width=None if Console().is_terminal else 110).print(table)
 
 
 def _mean(values: list[Any]) -> float | None:

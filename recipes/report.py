@@ -16,7 +16,8 @@ from typing import Any, TypeGuard
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from envs.errors import MissingFiles
+from envs.errors import DataError, MissingFiles
+from recipes.compare.rewrite import is_comparison, rewrite_outputs
 from recipes.report_charts import Chart, Dots, chart, dots
 from recipes.report_dialogues import Sample, sample_dialogues
 
@@ -74,12 +75,15 @@ class Page:
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/report.html` and return its path.
+    """Write `run_dir/report.html` and return its path; a comparison's tables are written with it.
 
-    Reads `config.yaml`, `metrics.jsonl`, `result.json` and `dialogues.parquet`, each if it is there. Raises
-    `MissingFiles` if none of the first three is.
+    A folder with `cases.jsonl` holds a comparison (recipes/compare); of any other run this reads
+    `config.yaml`, `metrics.jsonl`, `result.json` and `dialogues.parquet`, each if it is there. Raises `MissingFiles`
+    if there is none of the files.
     """
     run_dir = Path(run_dir)
+    if is_comparison(run_dir):
+        return rewrite_outputs(run_dir)
     known = [name for name in ("config.yaml", "metrics.jsonl", "result.json") if (run_dir / name).is_file()]
     if not known:
         raise MissingFiles(
@@ -300,5 +304,5 @@ if __name__ == "__main__":
         sys.exit("usage: python -m recipes.report RUN_DIR")
     try:
         print(write_report(Path(sys.argv[1])))
-    except MissingFiles as error:
+    except (DataError, MissingFiles) as error:
         sys.exit(str(error))

@@ -267,15 +267,23 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def find_run(root: Path, run: str | None) -> Path:
     """Return the folder of a run by path or name; None: the newest. Raises `MissingFiles`, `UnknownName`."""
-    known = {path.parent.name: path.parent for path in root.glob("*/config.yaml")}
+    known = {path.name: path for path in sorted(root.glob("*")) if _began(path) is not None}
     if run is None:
         if not known:
             raise MissingFiles(f"there is no run below {root}/ yet; start one with `make opd`")
-        return max(known.values(), key=lambda path: (path / "config.yaml").stat().st_mtime)
+        return max(known.values(), key=lambda path: _began(path) or 0.0)
     for path in (Path(run), root / run):
-        if (path / "config.yaml").is_file():
+        if _began(path) is not None:
             return path
     raise unknown_name("run", run, known)
+
+
+def _began(path: Path) -> float | None:
+    """Return when the run in a folder began, by the first of its files; None where there is no run."""
+    for name in ("config.yaml", "cases.jsonl"):  # a comparison may come without settings
+        if (path / name).is_file():
+            return (path / name).stat().st_mtime
+    return None
 
 
 def check_folder(root: Path, config: OpdConfig, resume: bool) -> None:

@@ -82,9 +82,11 @@ def _interval(values: np.ndarray, seed: int, n: int, level: float) -> tuple[floa
     if values.min() == values.max():
         return mean, mean, mean
     means = _resampled_means(values, np.random.default_rng(seed), n)
-    tails = np.array([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(means, _corrected(values, means, mean, tails))
-    return mean, float(low), float(high)
+    spread = values - mean
+    # for a mean the jackknife deviation of case i is proportional to its own deviation
+    acceleration = float(np.sum(spread**3) / (6 * np.sum(spread**2) ** 1.5))
+    low, high = bca(means, mean, acceleration, level)
+    return mean, low, high
 
 
 def _resampled_means(values: np.ndarray, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -97,16 +99,18 @@ def _resampled_means(values: np.ndarray, rng: np.random.Generator, n: int) -> np
     return np.concatenate(chunks)
 
 
-def _corrected(values: np.ndarray, means: np.ndarray, mean: float, tails: np.ndarray) -> np.ndarray:
-    """Return the BCa quantile levels for plain `tails`; the plain ones where the correction has no value."""
+def bca(resampled: np.ndarray, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
+    """Return the BCa interval of `estimate`; the plain percentiles where the correction has no value.
+
+    `resampled` holds the estimates of the resamples, [n]; `acceleration` is Efron's constant of the skew.
+    """
+    tails = np.array([(1 - level) / 2, (1 + level) / 2])
     # ties count half: means of 0/1 scores are discrete
-    below = (np.count_nonzero(means < mean) + 0.5 * np.count_nonzero(means == mean)) / len(means)
-    spread = values.mean() - values  # the jackknife influence of each case, up to a factor
-    power = np.sum(spread**2) ** 1.5
-    if not 0 < below < 1 or power == 0:
-        return tails
-    # for a mean the jackknife deviation of case i is proportional to its own deviation, with opposite sign
-    acceleration = -np.sum(spread**3) / (6 * power)
-    bias = stats.norm.ppf(below)
-    z = bias + stats.norm.ppf(tails)
-    return stats.norm.cdf(bias + z / (1 - acceleration * z))
+    ties = np.isclose(resampled, estimate, rtol=0, atol=1e-12)
+    below = (np.count_nonzero((resampled < estimate) & ~ties) + 0.5 * np.count_nonzero(ties)) / len(resampled)
+    if 0 < below < 1 and np.isfinite(acceleration):
+        bias = stats.norm.ppf(below)
+        z = bias + stats.norm.ppf(tails)
+        tails = stats.norm.cdf(bias + z / (1 - acceleration * z))
+    low, high = np.quantile(resampled, tails)
+    return float(low), float(high)

@@ -45,6 +45,9 @@ def test_a_run_writes_every_case_of_every_row_once(tmp_path: Path, monkeypatch: 
     told = result(tmp_path, "a")
     assert (told["status"], told["cases"], told["ungraded"], told["job"]) == ("done", 27, 0, "eval")
     assert set(told["prompts"]) >= {"state.j2", "gate.j2", "log.txt"}
+    assert told["comparison"]["reference"] == "bare" and len(told["comparison"]["idg"]) == 8
+    outputs = ("report.html", "table.csv", "differences.csv", "table.tex")
+    assert all((tmp_path / "a" / name).is_file() for name in outputs)
     forged = next(case for case in found if case.harness == "stateforge" and case.condition == "drift")
     assert forged.state_exact is False and forged.stale_leak is False and forged.tracker_tokens > 0
     assert forged.history[0].tracker == () and any(turn.slip for turn in forged.history)
