@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from envs.task import Quarantined, SourceTask, get_family
+from recipes.build import BuildSettings, build_set
 from recipes.selection import Selection, select
 from recipes.sets import SetRecipe
 
@@ -52,3 +54,15 @@ def test_a_sample_of_a_procedural_family_is_in_order_and_without_repeats() -> No
     ids = [task.id for task in _select(50, None).tasks]
     assert len(set(ids)) == 50
     assert ids == sorted(ids, key=lambda id: int(id.rsplit("/", 1)[1]))
+
+
+def test_the_same_bytes_on_one_core_and_on_two_for_every_procedural_family(tmp_path: Path) -> None:
+    settings = BuildSettings(
+        "train", families=("calls", "math", "sql"), budgets=("hard",), conditions=("clean", "drift"), limit=40
+    )
+    one, two = (
+        build_set(settings, None, tmp_path / str(jobs) / "train", jobs=jobs, quiet=True) for jobs in (1, 2)
+    )
+    parquet = sorted(file.relative_to(one) for file in one.rglob("*.parquet"))
+    assert len(parquet) == 9
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in parquet)
