@@ -134,6 +134,16 @@ class ReadOnlyDatabase:
             connection.close()
             raise DataError(f"{path} is no readable SQLite database: {error}") from error
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Return the limits by name, to open the same database elsewhere."""
+        return {
+            "deadline_s": self._deadline_s,
+            "max_rows": self._max_rows,
+            "max_bytes": self._max_bytes,
+            "max_total": self._max_total,
+        }
+
     def run(self, sql: str) -> list[Row] | Refused:
         """Return the rows of one SELECT, or why there are none. Any text is safe."""
         with self._lock:

@@ -81,9 +81,7 @@ def select(
             taker.want(limit)
     else:
         # A family that turns out to have too few usable tasks passes its share on to the others.
-        capacities = [
-            len(taker.candidates) if limit is None else min(limit, len(taker.candidates)) for taker in takers
-        ]
+        capacities = [taker.size if limit is None else min(limit, taker.size) for taker in takers]
         for _ in range(sum(capacities) + 1):
             shares = share(recipe.tasks, capacities)
             for taker, count in zip(takers, shares, strict=True):
@@ -114,23 +112,27 @@ class _Taker:
         self.picked: list[SourceTask] = []
         self.quarantined: list[Quarantined] = []
         self.near_copies: list[NearCopy] = []
-        self.candidates = self._candidates(recipe, seed)
-        self._order = {task.id: at for at, task in enumerate(self.candidates)}
+        self._pool = TaskPool(family, splits[0]) if is_procedural(family) else None
+        self._read = [] if self._pool else load_tasks(family, splits, data)
+        self.size = recipe.procedural_tasks if self._pool else len(self._read)
+        """Tasks there are to choose from; those of a procedural family are made when they are looked at."""
+        self._places = list(range(self.size))
+        self._order: dict[str, int] = {}
         if recipe.tasks != "all":
-            rng = random.Random(f"sample|{family.name}|{seed}")
-            rng.shuffle(self.candidates)
+            random.Random(f"sample|{family.name}|{seed}").shuffle(self._places)
         self._next = 0
         self._spare: list[SourceTask] = []  # usable, graded with their batch, not yet wanted
 
     def want(self, count: int | None) -> None:
         """Pick usable tasks until there are `count` (None: all), as far as they go."""
-        while self._next < len(self.candidates) and (
-            count is None or len(self.picked) + len(self._spare) < count
-        ):
-            whole = len(self.candidates) if count is None else self._next + BATCH
-            ahead = self.candidates[self._next : whole]
+        while self._next < self.size and (count is None or len(self.picked) + len(self._spare) < count):
+            if count is None:
+                step = self.size
+            else:  # made tasks are graded one by one, so none is made that is not wanted
+                step = count - len(self.picked) - len(self._spare) if self._pool else BATCH
+            ahead = self._places[self._next : self._next + step]
             self._next += len(ahead)
-            self._look_at(ahead)
+            self._look_at([self._at(place) for place in ahead])
         more = len(self._spare) if count is None else max(0, count - len(self.picked))
         self.picked += self._spare[:more]
         del self._spare[:more]
@@ -143,7 +145,7 @@ class _Taker:
                 apart.append(task)
             else:
                 self.near_copies.append(copy)
-        if is_procedural(self.family):
+        if self._pool:
             self._spare += apart  # the pool has graded them
             return
         verdicts = itertools.chain.from_iterable(self.grade_golds(self.family.name, batched(apart)))
@@ -153,15 +155,13 @@ class _Taker:
             else:
                 self.quarantined.append(quarantined)
 
-    def _candidates(self, recipe: SetRecipe, seed: int) -> list[SourceTask]:
-        if not is_procedural(self.family):
-            return load_tasks(self.family, self.splits, self.data)
-        pool = TaskPool(self.family, self.splits[0])
-        tasks = [pool.at(at)[0] for at in range(recipe.procedural_tasks)]
-        self.quarantined += pool.quarantined.values()
-        return tasks
+    def _at(self, place: int) -> SourceTask:
+        task = self._pool.at(place)[0] if self._pool else self._read[place]
+        self._order[task.id] = place
+        return task
 
     def selection(self, limit: int | None) -> Selection:
+        quarantined = [*self.quarantined, *(self._pool.quarantined.values() if self._pool else ())]
         tasks = sorted(self.picked, key=lambda task: self._order[task.id])
         listing = getattr(self.family, "skipped", None)
         unusable = [item for split in self.splits for item in listing(self.data, split)] if listing else []
@@ -169,7 +169,7 @@ class _Taker:
             self.family,
             self.splits,
             tasks if limit is None else tasks[:limit],
-            sorted(self.quarantined, key=lambda item: item.task_id),
+            sorted(quarantined, key=lambda item: item.task_id),
             unusable,
             sorted(self.near_copies, key=lambda copy: copy.task_id),
         )

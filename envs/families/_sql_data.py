@@ -12,6 +12,7 @@ from typing import Any
 
 from envs.errors import GraderError
 from envs.sandbox_sql import ReadOnlyDatabase, Refused, Row
+from envs.sql_process import shared
 from envs.vocab.sql_slots import schema_of
 from envs.vocab.sql_words import Column, Schema
 
@@ -138,6 +139,15 @@ class Database:
                 1 if column == "*" else self._columns[column][id]
             )
         return [(key, _aggregate(function, cells)) for key, cells in groups.items()]
+
+    def apart(self, sql: str) -> list[Row] | Refused:
+        """Return the rows of an untrusted query, run in the shared process for queries, or why there are none.
+
+        Raises `GraderError` if no such process can be had.
+        """
+        if self.database.image is None:
+            raise GraderError("this database has no image that another process could open")
+        return shared().run(self.database.image, sql, **self.database.limits)
 
     def trusted(self, sql: str) -> list[Row]:
         """Return the rows of a query of ours, from memory where it ran before. Raises `GraderError`."""

@@ -130,7 +130,10 @@ class Sql:
         return query(task.split, task.payload["table"], pairs_of(state.goals))
 
     def grade(self, task: SourceTask, answer: str) -> Grade:
-        """Score 1 iff the answer's query returns the gold's rows (in order where the gold sorts)."""
+        """Score 1 iff the answer's query returns the gold's rows (in order where the gold sorts).
+
+        A query that is refused is a wrong answer with the reason; an `error` is a fault of ours alone.
+        """
         sql = extract_sql(answer)
         if sql is None:
             return Grade(0.0, False, {"problem": "no SQL statement found"})
@@ -139,8 +142,12 @@ class Sql:
             gold = base.trusted(task.payload["sql"])
         except GraderError as error:
             return Grade(0.0, False, {"sql": sql}, error=str(error))
-        # The gold itself was run for its rows just now, and the database never changes.
-        found = gold if sql == task.payload["sql"] else base.database.run(sql)
+        # The gold itself was run for its rows just now, and the database never changes. Whatever else an
+        # answer holds, a model wrote it: it runs in a process of its own.
+        try:
+            found = gold if sql == task.payload["sql"] else base.apart(sql)
+        except GraderError as error:
+            return Grade(0.0, False, {"sql": sql}, error=str(error))
         if isinstance(found, Refused):
             return Grade(0.0, False, {"sql": sql, "problem": found.reason})
         if same_rows(gold, found, task.payload["ordered"]):

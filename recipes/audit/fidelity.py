@@ -8,15 +8,17 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from envs.dialogue import Turn
-from envs.intent import Add, Delete, Goal, Replace
-from recipes.audit.findings import Check, Finding, wilson
+from envs.fidelity import check_utterance, goals_of
+from envs.fidelity_rates import wilson
+from envs.intent import EMPTY
+from envs.task import SourceTask
+from recipes.audit.findings import Check, Finding
 from recipes.audit.material import Case
-from recipes.audit.template_match import own_words
-from recipes.audit.wordcheck import goals_of, masked, names_value, parts, words
+from recipes.audit.wordcheck import parts
 from recipes.audit.wording_checks import stated_goals
 
 MIN_RATE = 0.95
@@ -59,7 +61,7 @@ class Judge(Protocol):
 
 
 class RuleJudge:
-    """Faithful: each edit is told and no other goal is named. Coherent: whole sentences without broken marks."""
+    """Faithful: `envs.fidelity.check_utterance` finds no fault. Coherent: whole sentences without broken marks."""
 
     name = "rules"
 
@@ -68,37 +70,13 @@ class RuleJudge:
 
 
 def _unfaithful(sample: Sample) -> str | None:
-    turn, own = sample.turn, goals_of(sample.turn.edits)
-    said = masked(turn.utterance, [sample.opening])
-    for edit in turn.edits:
-        match edit:
-            case Add(goal) if not _told(said, goal):
-                return f"does not state {goal.text!r}"
-            case Replace(_, new) if not _told(said, new, value_is_enough=True):
-                return f"does not state {new.text!r}"
-            case Delete(goal) if not (_told(said, goal) or _has(said, goal.slot)):
-                return f"does not name what it withdraws, {goal.text!r}"
-            case _:
-                pass
-    rest = masked(turn.utterance, [sample.opening, *(part for goal in own for part in parts(goal))])
-    ids = {goal.id for goal in own}
-    for goal in stated_goals(sample.case):
-        if goal.id not in ids and (how := names_value(rest, goal)):
-            return f"names {goal.text!r} by its {how}"
-    if not turn.edits and any(word and word[0].isdigit() and word not in own_words() for word in rest):
-        return "has no edit and names a number"
-    return None
-
-
-def _told(said: tuple[str | None, ...], goal: Goal, *, value_is_enough: bool = False) -> bool:
-    if _has(said, goal.text):
-        return True
-    return _has(said, goal.value) and (value_is_enough or _has(said, goal.slot))
-
-
-def _has(said: tuple[str | None, ...], text: str | None) -> bool:
-    phrase = words(text or "")
-    return bool(phrase) and any(said[at : at + len(phrase)] == phrase for at in range(len(said)))
+    case, turn = sample.case, sample.turn
+    before = case.dialogue.turns[sample.t - 1].state if sample.t else EMPTY
+    told = case.task or SourceTask(case.dialogue.task_id, case.dialogue.family, "", "", "", (), {})
+    # Stale goals of the dialogue are not to be named either.
+    told = replace(told, opening=sample.opening, goals=tuple(stated_goals(case)))
+    faults = check_utterance(turn.edits, turn.utterance, before, told)
+    return f"{faults[0].kind}: {faults[0].about or faults[0].detail}" if faults else None
 
 
 def _incoherent(sample: Sample) -> str | None:

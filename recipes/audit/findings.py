@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from math import sqrt
 from typing import Any
 
 from recipes.audit.material import Case, Material
@@ -71,16 +70,3 @@ class Check:
         status = "not run" if not self.checked else "fail" if self.bad() else "pass"
         why = self.nothing if status == "not run" else ""
         return Finding(self.name, self.says, status, self.checked, self.failed, self.examples, self.info, why)
-
-
-def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return the Wilson score interval of a share, 95% by default; (0, 1) without observations.
-
-    Wilson 1927; unlike the plain interval it holds for shares near 0 and 1 and for small n.
-    """
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)

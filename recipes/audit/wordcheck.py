@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from envs.intent import Add, Delete, Edit, Goal, Replace
+from envs.intent import Goal
 from recipes.audit.template_match import own_words
 
 _TOKEN = re.compile(r"\w+(?:[.,:]\d+)*(?:'\w+)?|[^\w\s]")
@@ -19,20 +19,6 @@ Words = tuple[str | None, ...]
 def words(text: str) -> tuple[str, ...]:
     """Return the words and numbers of a text in lower case, without punctuation."""
     return tuple(token for token in _TOKEN.findall(text.casefold()) if not _MARKS.fullmatch(token))
-
-
-def goals_of(edits: Iterable[Edit]) -> list[Goal]:
-    """Return the goals that edits name, old and new."""
-    found: list[Goal] = []
-    for edit in edits:
-        match edit:
-            case Add(goal) | Delete(goal):
-                found.append(goal)
-            case Replace(old, new):
-                found += [old, new]
-            case _:
-                pass
-    return found
 
 
 def masked(message: str, phrases: Iterable[str]) -> Words:

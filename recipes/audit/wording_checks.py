@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from envs.fidelity import goals_of
+from envs.fidelity_rates import wilson
 from envs.intent import Goal
-from recipes.audit.findings import Check, Finding, wilson
+from recipes.audit.findings import Check, Finding
 from recipes.audit.material import Case
 from recipes.audit.reader import read
 from recipes.audit.template_match import fixed
-from recipes.audit.wordcheck import goals_of, masked, names, names_value, parts, states, words
+from recipes.audit.wordcheck import masked, names, names_value, parts, states, words
 
 MIN_RECOVERED = 0.95
 """The share of dialogues that the paper's own audit recovered."""

@@ -16,6 +16,7 @@ from envs.errors import DataError, GraderError, MissingFiles, UnknownName
 from envs.families.sql import FAMILY
 from envs.intent import EMPTY, Goal, IntentState
 from envs.sandbox_sql import ReadOnlyDatabase, Refused, extract_sql, same_rows
+from envs.sql_process import shared
 from envs.task import Quarantined, SourceTask, checked, get_family
 
 SPLITS = ("train", "heldout")
@@ -185,6 +186,21 @@ def test_harmful_and_wrong_answers_score_zero_and_leave_the_data_alone(attack: s
     assert (grade.score, grade.full_credit, grade.error) == (0.0, False, None)
     assert grade.detail["problem"]
     assert FAMILY.grade(task, gold).full_credit
+
+
+def test_answers_run_in_a_process_of_their_own_and_without_one_are_ungraded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task = FAMILY.task("train", 3)
+    gold = FAMILY.gold(task)
+    shared().close()
+    monkeypatch.setattr("envs.sql_process.sys.executable", str(tmp_path / "no-python"))
+    grade = FAMILY.grade(task, "SELECT 1")
+    assert grade.error is not None and "no process" in grade.error and not grade.full_credit
+    assert FAMILY.grade(task, gold).full_credit  # a gold is ours and needs none
+    monkeypatch.undo()
+    assert FAMILY.grade(task, "SELECT 1").error is None
+    assert FAMILY.grade(task, f"{gold} -- in other dress").full_credit
 
 
 def test_a_runaway_query_is_stopped_at_the_deadline() -> None:

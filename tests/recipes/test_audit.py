@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from envs.dialogue import Dialogue, Turn
+from envs.fidelity_rates import wilson
 from envs.intent import Add, Delete, Goal, IntentState, Replace
 from envs.task import Grade, SourceTask
 from recipes.audit.fidelity import Fidelity, Sample, Verdict
-from recipes.audit.findings import Check, wilson
+from recipes.audit.findings import Check
 from recipes.audit.grading_checks import Flips, Gold, OracleAnswer, OracleState
 from recipes.audit.material import Case
 from recipes.audit.set_checks import Ids, Realised, Twins
@@ -339,3 +340,12 @@ def test_wilson_intervals_are_the_known_ones() -> None:
     assert [round(bound, 4) for bound in wilson(15, 148)] == [0.0624, 0.1605]
     assert [round(bound, 4) for bound in wilson(0, 20)] == [0.0, 0.1611]
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_message_without_its_value_is_named_with_the_fault_of_the_shared_rules() -> None:
+    case = drift(1)[0]
+    at = next(
+        t for t, turn in enumerate(case.dialogue.turns) if any(isinstance(e, Replace) for e in turn.edits)
+    )
+    finding = run(Fidelity(200), [saying(case, at, lambda said: "Bear with me, please.")])
+    assert any(f"{case.dialogue.id}|{at}: missing_value" in example for example in finding.examples)
