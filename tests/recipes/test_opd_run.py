@@ -76,7 +76,12 @@ def test_dialogues_hold_each_training_sample_once_and_every_evaluation(run: Path
     assert [index for _, _, index, _, _ in trained] == list(range(8))
     rows = tinyruns.dialogues(run, training_only=False)
     assert {row["phase"] for row in rows} == {
-        *("warmup", "opd", "eval-before-unseen", "eval-warmup-unseen", "eval-after-unseen")
+        *("warmup", "opd"),
+        *(
+            f"eval-{when}-{name}"
+            for when in ("before", "warmup", "after")
+            for name in ("unseen", "unseen_words")
+        ),
     }
     measured = {
         phase: [row["dialogue_id"] for row in rows if row["phase"] == phase]
