@@ -99,8 +99,9 @@ def test_a_query_that_never_looks_at_the_clock_loses_its_process(path: Path) -> 
     assert run(process, path, "SELECT 1") == [(1,)]
     first = process._process
     assert first is not None
-    # One search is a single step of SQLite's machine, so its progress handler never runs: minutes of comparing zeros.
-    endless = "SELECT instr(hex(zeroblob(1500000)), hex(zeroblob(700000)) || '1')"
+    # A search is a single step of SQLite's machine, so its progress handler never runs: minutes of comparing zeros.
+    search = "instr(hex(zeroblob(900000)), hex(zeroblob(450000)) || '1')"
+    endless = f"SELECT {' + '.join([search] * 20)}"
     start = time.monotonic()
     found = process.run(path, endless, deadline_s=0.05)
     assert isinstance(found, Refused) and "process was killed" in found.reason, found
