@@ -100,10 +100,10 @@ def test_a_query_that_never_looks_at_the_clock_loses_its_process(path: Path) -> 
     first = process._process
     assert first is not None
     # A search is a single step of SQLite's machine, so its progress handler never runs: minutes of comparing zeros.
-    search = "instr(hex(zeroblob(900000)), hex(zeroblob(450000)) || '1')"
+    search = "instr(hex(zeroblob(400000)), hex(zeroblob(200000)) || '1')"
     endless = f"SELECT {' + '.join([search] * 20)}"
     start = time.monotonic()
-    found = process.run(path, endless, deadline_s=0.05)
+    found = process.run(path, endless, deadline_s=0.05, max_bytes=1_000_000)
     assert isinstance(found, Refused) and "process was killed" in found.reason, found
     assert time.monotonic() - start < 60
     assert run(process, path, "SELECT count(*) FROM baker") == [(6,)]
