@@ -1,6 +1,6 @@
 """`fluxforge build`: a named set of dialogues in Parquet, with its data card.
 
-    out/README.md  manifest.json  ids.txt  quarantine.jsonl
+    out/README.md  manifest.json  ids.txt  quarantine.jsonl  (wording.json)
     out/<family>/tasks.parquet  clean.parquet  drift_easy.parquet ... turn_matched_hard.parquet
 
 The same files, settings and versions give the same bytes, whatever the number of processes. The folder appears
@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from envs.dialogue import CONDITIONS
 from envs.drift import BUDGETS
 from envs.errors import ConfigError, MissingFiles, unknown_name
 from envs.families import registry
+from envs.grading import Grading
 from envs.parquet import ROWS_PER_GROUP, open_writer
 from envs.task import Family, Quarantined, SourceTask, get_family
+from envs.wording_report import WordingReport
 from recipes.card import card, reasons, sha256_of, source_files, versions
 from recipes.neardup import HeldOut
 from recipes.progress import Bar
@@ -32,9 +34,12 @@ from recipes.realised import Tally
 from recipes.selection import Selection, batched, load_tasks, missing_reason, select
 from recipes.sets import SetRecipe, families_of, get_set, splits_of
 from recipes.tasks_file import DATA_MARK, write_tasks
+from recipes.wording_settings import WordingSettings
 from recipes.workers import Stratum, Workers
 
 MANIFEST = "manifest.json"
+WORDING = "wording.json"
+"""What a model's wordings came to (`WordingReport`), in a set that a model worded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class BuildSettings:
     conditions: tuple[str, ...] | None = None
     limit: int | None = None
     """At most so many tasks a family."""
+    wording: WordingSettings = field(default_factory=WordingSettings)
+    grading: Grading = field(default_factory=Grading)
 
     def checked(self) -> BuildSettings:
         """Return the settings with budgets by name. Raises `UnknownName`, `ConfigError`."""
@@ -66,7 +73,20 @@ class BuildSettings:
                 raise ConfigError(f"no {kind} is named; leave the flag out for all of the set's")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"a limit is at least 1 task a family, got {self.limit}")
-        return BuildSettings(self.set, self.seed, self.families, budgets, self.conditions, self.limit)
+        return replace(self, budgets=budgets)
+
+    @classmethod
+    def from_manifest(
+        cls, manifest: Mapping[str, Any], *, cache: Path | None = None, grading: Grading | None = None
+    ) -> BuildSettings:
+        """Return the settings of a built set; `cache` and `grading` (but its verdict) are the machine's own."""
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in manifest["settings"].items()
+        }
+        wording = WordingSettings.from_recorded(given.pop("wording", {}), cache)
+        grading = replace(grading or Grading(), verdict=given.pop("grader", Grading().verdict))
+        return cls(set=manifest["set"], wording=wording, grading=grading, **given)
 
     def strata(self) -> list[Stratum]:
         recipe = get_set(self.set)
@@ -91,12 +111,13 @@ def build_set(
     if jobs < 1:
         raise ConfigError(f"a build needs at least one job, got {jobs}")
     _refuse_foreign(out)
+    settings.grading.apply()
     recipe = get_set(settings.set)
     families, skipped = _families(settings, recipe, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
-        with Workers(jobs) as workers:
+        with Workers(jobs, settings.grading) as workers:
             held_out = held_out_of(recipe, data)
 
             def grade_golds(
@@ -173,6 +194,7 @@ def _write(
     strata = settings.strata()
     files: list[dict[str, Any]] = []
     total = sum(len(selection.tasks) for selection in selections)
+    report = WordingReport()
     with Bar(total, f"build {settings.set}", quiet=quiet) as bar:
         for selection in selections:
             name = selection.family.name
@@ -181,9 +203,10 @@ def _write(
             write_tasks(folder / name / "tasks.parquet", selection.family, batches, data)
             files.append({"path": f"{name}/tasks.parquet", "family": name, "rows": len(selection.tasks)})
             sink = _Sink(folder / name, strata)
-            tables = workers.build_tables(name, batches, strata, settings.seed)
-            for batch, found in zip(batches, tables, strict=True):
+            tables = workers.build_tables(name, batches, strata, settings.seed, settings.wording)
+            for batch, (found, worded) in zip(batches, tables, strict=True):
                 sink.take(found)
+                report.add(worded)
                 bar.advance(name, len(batch))
             files += sink.close(name)
     for entry in files:
@@ -195,7 +218,12 @@ def _write(
     (folder / "ids.txt").write_text("".join(f"{id}\n" for id in ids), encoding="utf-8")
     lines = (json.dumps(line, ensure_ascii=False) for line in _left_out(selections))
     (folder / "quarantine.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    for name in ("README.md", "ids.txt", "quarantine.jsonl"):
+    written = ["README.md", "ids.txt", "quarantine.jsonl"]
+    if settings.wording.endpoint is not None:
+        counted = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
+        (folder / WORDING).write_text(counted + "\n", encoding="utf-8")
+        written.append(WORDING)
+    for name in written:
         manifest["files"].append({"path": name, "sha256": sha256_of(folder / name)})
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -263,6 +291,10 @@ def _manifest(
     }
     listed = {key: getattr(settings, key) for key in ("seed", "families", "budgets", "conditions", "limit")}
     listed = {key: list(value) if isinstance(value, tuple) else value for key, value in listed.items()}
+    if not settings.wording.plain:
+        listed["wording"] = settings.wording.recorded()
+    if settings.grading.verdict != Grading().verdict:
+        listed["grader"] = settings.grading.verdict
     return {
         "schema": "fluxforge.dataset",
         "schema_version": "1",

@@ -183,6 +183,14 @@ def _command(name: str, settings: Mapping[str, Any]) -> str:
     words.append(f"--seed {settings['seed']}")
     if settings["limit"] is not None:
         words.append(f"--limit {settings['limit']}")
+    if "grader" in settings:
+        words.append(f"--grader {settings['grader']}")
+    for key, value in settings.get("wording", {}).items():
+        flag = "wording" if key == "endpoint" else "wording-seed" if key == "seed" else key.replace("_", "-")
+        if value is True:
+            words.append(f"--{flag}")
+        elif value not in (None, False):
+            words.append(f"--{flag} '{value}'" if isinstance(value, str) else f"--{flag} {value:g}")
     return " ".join(words)
 
 

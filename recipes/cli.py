@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from envs.errors import ConfigError, DataError, FluxForgeError, MissingFiles, unknown_name
-from recipes import cli_eval, cli_plan
+from recipes import cli_build, cli_eval, cli_plan
 from recipes.cli_options import (
     ANY_KEY,
     DEBUG_HELP,
@@ -101,50 +101,8 @@ app.command("record", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_eval.recor
 app.command("plan", context_settings=ANY_KEY, epilog=KEYS_HELP)(cli_plan.plan)
 
 
-@app.command(epilog=DEBUG_HELP)
-def build(
-    set_name: Annotated[str, typer.Option("--set", help="calibration, general-test or train.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write; default: runs/data/SET.", show_default=False)
-    ] = None,
-    data: Data = None,
-    families: Annotated[str | None, typer.Option(help="Comma-separated; default: the set's.")] = None,
-    budgets: Annotated[str | None, typer.Option(help="Comma-separated: easy, medium, hard.")] = None,
-    conditions: Annotated[
-        str | None, typer.Option(help="Comma-separated: clean, drift, turn_matched.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; the bytes do not depend on it.")] = 1,
-    limit: Annotated[int | None, typer.Option(help="At most so many tasks a family.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of samples and scripts.")] = 0,
-) -> None:
-    """Build a named set of dialogues in Parquet.
-
-    A folder with a data card; docs/dataset.md describes sets and files.
-    """
-    from recipes.build import BuildSettings, build_set
-
-    settings = BuildSettings(set_name, seed, _list(families), _list(budgets), _list(conditions), limit)
-    typer.echo(build_set(settings, data, out or RUNS / "data" / set_name, jobs))
-
-
-@app.command(epilog=DEBUG_HELP)
-def audit(
-    path: Annotated[Path, typer.Argument(help="Folder of a built set, or one Parquet file of dialogues.")],
-    data: Data = None,
-    sample: Annotated[int, typer.Option(min=1, help="Messages judged for fidelity and coherence.")] = 200,
-    limit: Annotated[int | None, typer.Option(help="Dialogues looked at of each file.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes of the rebuild; 0 leaves it out.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the report goes; default: audit.json beside the data.")
-    ] = None,
-) -> None:
-    """Check that a built set is sound.
-
-    The exit code is 1 where a check fails; docs/dataset.md lists the checks.
-    """
-    from recipes.audit import AuditSettings, run_audit
-
-    raise typer.Exit(run_audit(path, data, AuditSettings(sample, limit, jobs), out))
+app.command("build", epilog=DEBUG_HELP)(cli_build.build)
+app.command("audit", epilog=DEBUG_HELP)(cli_build.audit)
 
 
 @app.command(epilog=DEBUG_HELP)
@@ -265,10 +223,6 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"fluxforge: {error.format_message()} See: fluxforge --help", file=sys.stderr)  # type: ignore[attr-defined]
         return 2
-
-
-def _list(names: str | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _exit_code(value: Any) -> int:

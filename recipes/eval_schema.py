@@ -71,6 +71,17 @@ class EndpointSettings(Part):
     """More fields of the request body, such as {chat_template_kwargs: {enable_thinking: false}}."""
 
 
+class GradingSettings(Part):
+    grader: Literal["strict", "official"] = "strict"
+    """Verdict of families that have two; `official`: what the benchmark's own grader says."""
+    allow_unsandboxed: bool = False
+    """Run model-written code without isolation where the machine offers none."""
+    judge: str | None = None
+    """Chat model that judges SummHay's coverage, as openai:URL#MODEL."""
+    cache: Path | None = None
+    """Folder of the judge's replies; null: it is asked anew."""
+
+
 class EvalConfig(Part):
     """All of a run of `fluxforge eval`. `load_eval` makes it."""
 
@@ -122,6 +133,8 @@ class EvalConfig(Part):
     """File of `fluxforge record`: every row answers the last turn of the recorded dialogues."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Lengths."""
+    grading: GradingSettings = Field(default_factory=GradingSettings)
+    """How answers are graded."""
     endpoint: EndpointSettings = Field(default_factory=EndpointSettings)
     """How patiently servers are asked."""
     engine: EngineSettings = Field(default_factory=EngineSettings)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import GraderError
+from envs.grading import Grading
 from recipes.cases import Case
 from recipes.compare import show, summarize, write_outputs
 from recipes.compare.rewrite import facts_of
@@ -34,6 +35,8 @@ Recorded = Mapping[tuple[str, str], Recording]
 
 def run_eval(config: EvalConfig, runs: Path = Path("runs")) -> int:
     """Run what is not done yet and write the result; return 0, or 1 where cases stayed ungraded."""
+    how = config.grading
+    Grading(how.grader, how.allow_unsandboxed, how.judge, how.cache).apply()
     with EvalFolder(runs, config) as folder:
         recorded = None if config.replay is None else read_recorded(config.replay)
         todo = [one for one in plays(config) if one.key not in folder.done]

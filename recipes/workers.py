@@ -8,21 +8,26 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from envs.dialogue import build
+from envs.dialogue import Dialogue, build
+from envs.grading import Grading
 from envs.parquet import to_table
 from envs.task import Quarantined, SourceTask, get_family
+from envs.wording_report import WordingReport
 from recipes.realised import Tally
 from recipes.selection import quarantine_of
+from recipes.wording_settings import WordingSettings
 
 _Result = TypeVar("_Result")
 _AHEAD = 3  # pieces in flight for each process: enough to keep it busy, few enough to hold little in memory
+
+_REQUESTS = 8  # dialogues of a process that wait for a model at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,19 @@ class Stratum:
 class Workers:
     """Runs pieces of work in `jobs` processes; with one job, in this process. A context manager."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, grading: Grading | None = None) -> None:
         self.jobs = jobs
+        self.grading = grading or Grading()
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
         if self.jobs > 1:
             # Spawned, not forked: pyarrow's threads do not survive a fork.
-            self._pool = ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self.jobs,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=self.grading.apply,
+            )
         return self
 
     def __exit__(
@@ -82,10 +92,16 @@ class Workers:
         return self.map(grade_batch, ((family, batch) for batch in batches))
 
     def build_tables(
-        self, family: str, batches: Iterable[Sequence[SourceTask]], strata: Sequence[Stratum], seed: int
-    ) -> Iterator[list[tuple[pa.Table, Tally]]]:
-        """Yield, for each batch, the dialogues of each stratum as a table, and what drift they hold."""
-        return self.map(build_batch, ((family, batch, strata, seed) for batch in batches))
+        self,
+        family: str,
+        batches: Iterable[Sequence[SourceTask]],
+        strata: Sequence[Stratum],
+        seed: int,
+        wording: WordingSettings,
+    ) -> Iterator[tuple[list[tuple[pa.Table, Tally]], WordingReport]]:
+        """Yield, for each batch, the dialogues of each stratum as a table and what drift they hold; and what a
+        model's wording came to."""
+        return self.map(build_batch, ((family, batch, strata, seed, wording) for batch in batches))
 
 
 def grade_batch(family: str, tasks: Sequence[SourceTask]) -> list[Quarantined | None]:
@@ -93,15 +109,29 @@ def grade_batch(family: str, tasks: Sequence[SourceTask]) -> list[Quarantined | 
 
 
 def build_batch(
-    family: str, tasks: Sequence[SourceTask], strata: Sequence[Stratum], seed: int
-) -> list[tuple[pa.Table, Tally]]:
+    family: str,
+    tasks: Sequence[SourceTask],
+    strata: Sequence[Stratum],
+    seed: int,
+    wording: WordingSettings,
+) -> tuple[list[tuple[pa.Table, Tally]], WordingReport]:
     """Return one table a stratum, the dialogues of `tasks` in their order, and its tally."""
     found = get_family(family)
+    report = WordingReport()
+    simulator = wording.simulator(report)
     results: list[tuple[pa.Table, Tally]] = []
     for stratum in strata:
-        dialogues = [build(found, task, stratum.condition, stratum.budget, seed) for task in tasks]
+
+        def one(task: SourceTask, stratum: Stratum = stratum) -> Dialogue:
+            return build(found, task, stratum.condition, stratum.budget, seed, simulator)
+
+        if wording.endpoint is None:
+            dialogues = [one(task) for task in tasks]
+        else:  # the requests of a dialogue follow each other, so several dialogues keep a server busy
+            with ThreadPoolExecutor(_REQUESTS) as pool:
+                dialogues = list(pool.map(one, tasks))
         tally = Tally()
         for dialogue in dialogues:
             tally.add(dialogue)
         results.append((to_table(dialogues), tally))
-    return results
+    return results, report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.errors import ConfigError
+from envs.grading import Grading
 from recipes.audit.fidelity import Fidelity, Judge
 from recipes.audit.findings import Check, Finding
 from recipes.audit.grading_checks import Flips, Gold, Obeyer, OracleAnswer, OracleState
@@ -33,10 +34,20 @@ class AuditSettings:
     """Dialogues of each file that are looked at; all by default."""
     rebuild_jobs: int = 1
     """Processes of the rebuild; 0 leaves it out."""
+    cache: Path | None = None
+    """Folder of the replies that worded the set, for the rebuild; None: the default one."""
+    grading: Grading = field(default_factory=Grading)
+    """How answers are graded; the verdict is the set's own."""
 
 
-def checks(settings: AuditSettings, judge: Judge | None = None, obeyer: Obeyer | None = None) -> list[Check]:
-    """Return all checks, in the order of the report."""
+def checks(
+    settings: AuditSettings,
+    judge: Judge | None = None,
+    obeyer: Obeyer | None = None,
+    *,
+    templates: bool = True,
+) -> list[Check]:
+    """Return all checks, in the order of the report. `templates`: whether the messages are the templates' own."""
     return [
         Files(),
         Ids(),
@@ -48,11 +59,11 @@ def checks(settings: AuditSettings, judge: Judge | None = None, obeyer: Obeyer |
         NoLeak(),
         NeutralRequest(),
         Twins(),
-        Recoverable(),
+        Recoverable(templates),
         Fidelity(settings.sample, judge),
         Realised(),
         HeldOutKept(),
-        Rebuild(settings.rebuild_jobs),
+        Rebuild(settings.rebuild_jobs, settings.cache, settings.grading),
     ]
 
 
@@ -67,7 +78,9 @@ def audit(
     """Run every check over the material and return the findings. Raises `DataError` for unreadable files."""
     if settings.limit is not None and settings.limit < 1:
         raise ConfigError(f"a limit is at least 1 dialogue a file, got {settings.limit}")
-    running = checks(settings, judge, obeyer)
+    how = (material.manifest or {}).get("settings", {})
+    replace(settings.grading, verdict=how.get("grader", Grading().verdict)).apply()
+    running = checks(settings, judge, obeyer, templates="wording" not in how)
     with Bar(material.rows, "audit", quiet=quiet) as bar:
         for case in material.cases(settings.limit):
             for check in running:

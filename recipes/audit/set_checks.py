@@ -11,6 +11,7 @@ from typing import Any
 from envs.drift import BUDGETS
 from envs.errors import FluxForgeError
 from envs.families import is_procedural
+from envs.grading import Grading
 from envs.intent import Goal
 from envs.task import get_family
 from recipes.audit.findings import Check, Finding
@@ -161,14 +162,19 @@ class HeldOutKept(Check):
 
 
 class Rebuild(Check):
-    """Builds the set again, in `jobs` processes, and compares every byte. `jobs` 0 leaves it out."""
+    """Builds the set again, in `jobs` processes, and compares every byte. `jobs` 0 leaves it out.
+
+    A set that a model worded is built from the replies in `cache`; what is not there is asked for again.
+    """
 
     name = "rebuild"
     says = "building the set again gives the same bytes"
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, cache: Path | None = None, grading: Grading | None = None) -> None:
         super().__init__()
         self.jobs = jobs
+        self.cache = cache
+        self.grading = grading
         self.nothing = "left out" if not jobs else "a single file does not say how it was built"
 
     def whole(self, material: Material) -> None:
@@ -179,13 +185,10 @@ class Rebuild(Check):
         if needs and material.data is None:
             self.nothing = f"it needs the benchmark files of {', '.join(needs)}; give them with --data"
             return
-        given: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in manifest["settings"].items()
-        }
         self.info["processes"] = self.jobs
         scratch = Path(tempfile.mkdtemp(prefix="fluxforge-audit-"))
         try:
-            settings = BuildSettings(set=manifest["set"], **given)
+            settings = BuildSettings.from_manifest(manifest, cache=self.cache, grading=self.grading)
             again = build_set(settings, material.data, scratch / "again", self.jobs, quiet=True)
             for entry in manifest["files"]:
                 self.look()
