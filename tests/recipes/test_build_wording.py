@@ -73,7 +73,7 @@ def test_a_server_that_is_down_ends_the_build_and_keeps_the_replies(tmp_path: Pa
 def test_noise_is_recorded_and_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = "build --set general-test --families calls --budgets hard --limit 4 --persona hurried --merge 0.4 --out out"
-    code = cli.main(words.split())
+    code = cli.main([str(word) for word in words.split()])
     assert code == 0
     plain = build_set(
         BuildSettings("general-test", families=("calls",), budgets=("hard",), limit=4),
