@@ -109,7 +109,7 @@ app.command("audit", epilog=DEBUG_HELP)(cli_build.audit)
 def shard(
     endpoint: Annotated[str, typer.Option(help="Chat model, as openai:http://HOST:PORT/v1#MODEL.")],
     out: Annotated[Path, typer.Option(help="File of sharded records to write.")],
-    family: Annotated[str, typer.Option(help="Family whose prompts are split: gsm8k or bfcl.")] = "gsm8k",
+    family: Annotated[str, typer.Option(help="Family whose prompts are split.")] = "gsm8k",
     split: Annotated[str, typer.Option(help="Split of the family.")] = "test",
     data: Data = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many prompts.")] = None,
@@ -128,12 +128,16 @@ def shard(
     from itertools import islice
 
     from envs.endpoint import Endpoint
+    from envs.families import registry
     from envs.task import get_family
     from recipes.shard import ShardSettings, shard_file
 
     records = getattr(get_family(family), "records", None)
     if records is None:
-        raise ConfigError(f"the prompts of family {family!r} are not split by a model; use gsm8k or bfcl")
+        known = [name for name, one in registry().items() if hasattr(one, "records")]
+        raise ConfigError(
+            f"the prompts of family {family!r} are not split by a model; those of {', '.join(known)} are"
+        )
     chat = Endpoint.parse(endpoint, cache=cache)
     settings = ShardSettings(chat.model, attempts, temperature, seed, workers)
     counts = shard_file(islice(records(data, split), limit), chat, out, settings)

@@ -140,6 +140,8 @@ class SqlBenchmark:
 
     def execute(self, task: SourceTask, state: IntentState) -> str:
         """Return the query that the state describes. Raises `GraderError` for a foreign goal."""
+        if task.payload.get("sharded"):
+            return self._remember(rebuild(self._sharded_parts(task, state), task.payload["tables"]))
         parts = [self._part(task, goal) for goal in state.goals]
         return self._remember(rebuild(parts, task.payload["tables"]))
 
@@ -214,6 +216,16 @@ class SqlBenchmark:
             if part.value == goal.value:
                 return part.data()
         raise GraderError(f"{task.id}: goal {goal.id!r} ({goal.text!r}) is none of this task's")
+
+    def _sharded_parts(self, task: SourceTask, state: IntentState) -> list[Mapping[str, Any]]:
+        """Return the gold's parts, which only all shards together say, and those of the decoys in the state."""
+        held = {(goal.id, goal.text) for goal in state.goals}
+        lacking = [goal.text for goal in task.goals if (goal.id, goal.text) not in held]
+        if lacking:
+            raise GraderError(f"{task.id}: the state lacks {lacking[0]!r}, without which no query is known")
+        own = {goal.id for goal in task.goals}
+        extra = [self._part(task, goal) for goal in state.goals if goal.id not in own]
+        return [*task.payload["parts"].values(), *extra]
 
     def _variants_of(self, task: SourceTask, id: str) -> list[Part]:
         at = list(task.payload["parts"]).index(id)

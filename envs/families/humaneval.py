@@ -13,7 +13,7 @@ import importlib.util
 import json
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from envs.families._humaneval_text import Example, kind_of, read_prompt
 from envs.intent import Goal, IntentState
 from envs.jsonl import benchmark_file
 from envs.sandbox_code import Limits, Run, SandboxConfig, shared
+from envs.sharded import shard_goals, text_field
 from envs.task import Grade, SourceTask
 
 VERDICTS = ("strict", "official")
@@ -64,6 +65,33 @@ class HumanEval:
         for record in read_problems(_path(source)):
             yield self._task(record)
 
+    def from_record(self, record: Mapping[str, Any], source: Path | None = None) -> SourceTask:
+        """Return the task of a sharded record: its shards are the goals; `prompt` and `test` are the record's own.
+
+        The reference solution, which no record has, comes from the benchmark's file below `source`. A shard is tied
+        to no part of the prompt, so it has no variants. Raises `MissingFiles`, `DataError`.
+        """
+        id = text_field(record, "task_id")
+        known = {item["task_id"].rpartition("/")[2]: item for item in read_problems(_path(source))}
+        own = known.get(id.rpartition("/")[2])
+        if own is None:
+            raise DataError(f"the benchmark has no task number {id.rpartition('/')[2]!r}")
+        task = self._task(own | {name: text_field(record, name) for name in ("prompt", "test")})
+        payload = {**task.payload, "sharded": True}
+        return replace(task, id=id, goals=shard_goals(record), payload=payload)
+
+    def records(self, source: Path | None, split: str) -> Iterator[dict[str, Any]]:
+        """Yield records without shards, for `fluxforge shard`: the prompt is what is to be split."""
+        for item in read_problems(_path(source)):
+            yield {
+                "task": "code",
+                "task_id": f"sharded-{item['task_id']}",
+                "source": "humaneval",
+                "prompt": item["prompt"],
+                "test": item["test"],
+                "metadata": {"func_name": item["entry_point"]},
+            }
+
     def gold(self, task: SourceTask) -> str:
         return _fenced(_reference(task))
 
@@ -91,7 +119,9 @@ class HumanEval:
         Raises `GraderError` without the signature or a sentence of the docstring, and for a foreign goal.
         """
         held = {goal.id.split(".")[0] for goal in state.goals}
-        lacking = [goal.slot for goal in task.goals if goal.id not in held and not _is_aside(goal)]
+        lacking = [
+            goal.slot or goal.text for goal in task.goals if goal.id not in held and not _is_aside(goal)
+        ]
         if lacking:
             raise GraderError(
                 f"{task.id}: the state lacks {lacking[0]!r}, without which nothing can be written"
@@ -266,7 +296,9 @@ def _is_aside(goal: Goal) -> bool:
 
 
 def _asks(task: SourceTask) -> dict[str, tuple[ops.Ask, ...]]:
-    """Return the variants of each goal by its id."""
+    """Return the variants of each goal by its id; none of shards."""
+    if task.payload.get("sharded"):
+        return {}
     return _all_asks(
         task.payload["task_id"],
         task.payload["prompt"],

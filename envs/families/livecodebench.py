@@ -23,6 +23,7 @@ from envs.families._lcb_text import Case, decode_cases, goal_texts
 from envs.intent import Goal, IntentState
 from envs.jsonl import read_jsonl
 from envs.sandbox_code import SandboxConfig, shared
+from envs.sharded import shard_goals, text_field
 from envs.task import Grade, Quarantined, SourceTask
 
 VERDICTS = ("strict", "official")
@@ -101,6 +102,41 @@ class LiveCodeBench:
     def skipped(self, source: Path | None, split: str) -> list[Quarantined]:
         """Return the items that `load` leaves out (no tests, known errata), each with the reason."""
         return [task for task in self._scan(source, split) if isinstance(task, Quarantined)]
+
+    def from_record(self, record: Mapping[str, Any], source: Path | None = None) -> SourceTask | Quarantined:
+        """Return the task of a sharded record, which holds text, tests and starter code; its shards are the goals.
+
+        A solution comes from `livecodebench/solutions.jsonl` below `source`, where there is one. Raises `DataError`.
+        """
+        id = text_field(record, "task_id")
+        number = str(record.get("question_id") or id.rpartition("/")[2].removeprefix("sharded-"))
+        made = {
+            "private_test_cases": "[]",
+            "starter_code": "",
+            "metadata": {},
+            **record,
+            "question_id": number,
+        }
+        for name in ("public_test_cases", "private_test_cases"):
+            made[name] = made[name] if isinstance(made[name], str) else json.dumps(made[name])
+        text_field(made, "question_content")
+        solutions = {} if source is None else _solutions(source / "livecodebench" / SOLUTIONS)
+        task = self._task(id, made, solutions)
+        if isinstance(task, Quarantined):
+            return replace(task, task_id=id)
+        return replace(task, id=id, goals=shard_goals(record))
+
+    def records(self, source: Path | None, split: str) -> Iterator[dict[str, Any]]:
+        """Yield records without shards, for `fluxforge shard`: the problem's text is what is to be split."""
+        for path in _files(source):
+            for _, record in read_jsonl(path, _FIELDS):
+                yield {
+                    **record,
+                    "task": "code",
+                    "task_id": f"sharded-lcb/{record['question_id']}",
+                    "source": "livecodebench",
+                    "prompt": str(record["question_content"]),
+                }
 
     def gold(self, task: SourceTask) -> str:
         """Return the solution of `livecodebench/solutions.jsonl` (`{"question_id", "code"}`), which is yours to fill.

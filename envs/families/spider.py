@@ -7,6 +7,7 @@ Every `.sqlite` file in a database's folder takes part in the verdict, so a test
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,7 +15,9 @@ from envs.families._sql_bench import Item, SqlBenchmark, read_records
 from envs.families._sql_store import Store
 from envs.jsonl import benchmark_file
 from envs.sandbox_sql import Refused
+from envs.sharded import shard_goals, text_field
 from envs.sql_match import suite_match, suite_text
+from envs.task import Quarantined, SourceTask
 
 _FILES = {"dev": "dev.json"}
 _ORIGIN = "the Spider release of taoyds/spider"
@@ -50,6 +53,39 @@ class Spider(SqlBenchmark):
             reason = EXCLUDED.get(row, "") if split == "dev" else ""
             id = f"spider/{split}/{row}"
             yield Item(id, record["db_id"], record["query"], record["question"], exclude=reason)
+
+    def from_record(self, record: Mapping[str, Any], source: Path | None = None) -> SourceTask | Quarantined:
+        """Return the task of a sharded record: its shards are the goals; database and schema are read below `source`.
+
+        A shard is tied to no part of the query, so it has no variants; decoys are those of the query. Raises
+        `MissingFiles`, `DataError`.
+        """
+        id, db_id = text_field(record, "task_id"), text_field(record, "db_id")
+        folder = self.databases(source) / db_id
+        if not (folder / f"{db_id}.sqlite").is_file():
+            return Quarantined(id, f"its database is missing: {db_id}")
+        item = Item(
+            id, db_id, text_field(record, "reference_sql"), text_field(record, "fully_specified_question")
+        )
+        task = self._task(item, "sharded", folder, self.tables_file(source))
+        if isinstance(task, Quarantined):
+            return task
+        # Under other names, so that no shard is taken for a part of the query.
+        parts = {f"part {name}": part for name, part in task.payload["parts"].items()}
+        payload = {**task.payload, "parts": parts, "sharded": True}
+        return replace(task, goals=shard_goals(record), payload=payload)
+
+    def records(self, source: Path | None, split: str) -> Iterator[dict[str, Any]]:
+        """Yield records without shards, for `fluxforge shard`: the question is what is to be split."""
+        for item in self.items(source, split):
+            if not item.exclude:
+                yield {
+                    "task": "database",
+                    "task_id": f"sharded-{item.id}",
+                    "fully_specified_question": item.question,
+                    "reference_sql": item.sql,
+                    "db_id": item.db_id,
+                }
 
     def databases(self, source: Path | None) -> Path:
         return benchmark_file(source, "spider", _FILES["dev"], _ORIGIN).parent / "database"

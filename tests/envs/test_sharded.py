@@ -16,6 +16,7 @@ from envs.families.gsm8k import FAMILY as GSM8K
 from envs.intent import Add, Delete, Goal, Replace, fold
 from envs.sharded import family_of, load_sharded, sharded_record
 from envs.task import Quarantined, SourceTask, get_family
+from recipes.shard import prompt_of
 
 MATH = {
     "task": "math",
@@ -274,6 +275,74 @@ def test_real_sharded_files(benchmark_data: Path) -> None:
             for new in family.variants(task, goal, rng)[:3]:
                 answer = family.execute(task, fold(task.intent, [Replace(goal, new)]))
                 assert not family.grade(task, answer).full_credit, (task.id, new)
+
+
+def test_real_records_of_code_and_databases(benchmark_data: Path) -> None:
+    path = benchmark_data / "sharded" / "lic_sample.json"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    tasks = list(load_sharded(path, kinds=("code", "database"), source=benchmark_data))
+    shown = {record["task_id"]: record for record in json.loads(path.read_text())}
+    assert [getattr(task, "family", task) for task in tasks] == ["humaneval"] * 3 + ["spider"] * 3
+    for task in tasks:
+        assert isinstance(task, SourceTask)
+        family, rng = get_family(task.family), random.Random(task.id)
+        shards = shown[task.id.removeprefix("sharded/lic_sample/")]["shards"]
+        assert [goal.text for goal in task.goals] == [" ".join(shard["shard"].split()) for shard in shards]
+        assert family.grade(task, family.execute(task, task.intent)).full_credit
+        assert all(family.variants(task, goal, rng) == [] for goal in task.goals)
+        with pytest.raises(GraderError, match="lacks"):
+            family.execute(task, fold(task.intent, [Delete(task.goals[0])]))
+        decoys = family.decoys(task, rng)
+        assert decoys
+        flipped = 0
+        for decoy in decoys[:3]:
+            answer = family.execute(task, fold(task.intent, [Add(decoy)]))
+            flipped += not family.grade(task, answer).full_credit
+        assert flipped
+    with pytest.raises(MissingFiles, match="HumanEval"):
+        list(load_sharded(path, kinds=("code",), source=benchmark_data / "gsm8k"))
+
+
+def test_a_contest_problem_comes_with_its_own_tests(tmp_path: Path) -> None:
+    record = {
+        "task": "code",
+        "task_id": "sharded-lcb/1873_A",
+        "source": "lcb_easy",
+        "question_content": "Read a number. Print it doubled.",
+        "public_test_cases": [{"input": "2\n", "output": "4\n", "testtype": "stdin"}],
+        "metadata": {},
+        "shards": [
+            {"shard_id": 1, "shard": "Print a number doubled."},
+            {"shard_id": 2, "shard": "It is read first."},
+        ],
+    }
+    (task,) = load_sharded(write(tmp_path, record))
+    assert isinstance(task, Quarantined) and "no reference solution" in task.reason
+    folder = tmp_path / "livecodebench"
+    folder.mkdir()
+    solution = {"question_id": "1873_A", "code": "print(2 * int(input()))"}
+    (folder / "solutions.jsonl").write_text(json.dumps(solution) + "\n")
+    (task,) = load_sharded(write(tmp_path, record), source=tmp_path)
+    assert isinstance(task, SourceTask) and task.family == "livecodebench"
+    assert [goal.text for goal in task.goals] == ["Print a number doubled.", "It is read first."]
+    assert not get_family("livecodebench").grade(task, "```python\nprint(int(input()))\n```").full_credit
+    with pytest.raises(DataError, match="question_content"):
+        list(load_sharded(write(tmp_path, changed(record, question_content=...)), source=tmp_path))
+
+
+@pytest.mark.parametrize(("name", "split", "count"), [("humaneval", "test", 164), ("spider", "dev", 900)])
+def test_records_of_a_family_can_be_split(
+    benchmark_data: Path, tmp_path: Path, name: str, split: str, count: int
+) -> None:
+    if not (benchmark_data / name).is_dir():
+        pytest.skip(f"no {name} below {benchmark_data}")
+    records = list(get_family(name).records(benchmark_data, split))  # type: ignore[attr-defined]
+    assert len(records) >= count and all(prompt_of(record).strip() for record in records)
+    (task,) = load_sharded(
+        write(tmp_path, sharded_record(records[0], ["one thing", "another"])), source=benchmark_data
+    )
+    assert isinstance(task, SourceTask) and [goal.text for goal in task.goals] == ["one thing", "another"]
 
 
 def test_tables_and_summaries_come_as_their_families(tmp_path: Path) -> None:
