@@ -223,4 +223,4 @@ def test_the_command_splits_prompts_over_an_endpoint(
     assert main(["shard", "--endpoint", "openai:x", "--out", str(out)]) != 0
     assert "KIND:URL#MODEL" in capsys.readouterr().err
     assert main([*words[:5], "--family", "calls"]) != 0
-    assert "gsm8k or bfcl" in capsys.readouterr().err
+    assert "bfcl, gsm8k" in capsys.readouterr().err
