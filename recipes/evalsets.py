@@ -3,24 +3,24 @@
 `unseen`: procedural families, held-out vocabulary and wording. `unseen_words`: the same tasks in the wordings of
 training, so that only the words are new. `long`: as `unseen`, about twice as long.
 `left_out`: the family kept out of training. `slipped`: unseen dialogues whose first turns are given, and the
-last of those is a slip of the tracker. `gsm8k`, `bfcl`: dialogues built from real tasks below `data`.
+last of those is a slip of the tracker. `gsm8k`, `bfcl`, ...: dialogues built from real tasks below `data`.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from envs.dialogue import Dialogue
 from envs.mix import DRIFT_ONLY, DialogueStream
 from envs.simulator import Simulator, TemplateSimulator
+from envs.task import get_family
 from recipes.schema import OpdConfig
+from recipes.sets import splits_of
 from rollout.expert import slipped_prefix
 
 EVAL_SEED = 40_000
 """Held-out dialogues depend on this alone, so every run and seed is measured on the same ones."""
-REAL_SPLITS = {"gsm8k": "test", "bfcl": "test"}
 SHORT_TURNS = 10
 """About the mean number of turns of an easy dialogue; `long` asks for twice as many."""
 
@@ -61,14 +61,10 @@ def evaluation_sets(config: OpdConfig) -> list[EvalSet]:
         prefixes = {d.id: slipped_prefix(d, random.Random(f"slip|{d.id}")) for d in dialogues}
         sets.append(EvalSet("slipped", dialogues, prefixes))
     if config.data is not None and settings.real_dialogues:
-        for family in real_families(config.data):
-            stream = DialogueStream(
-                (family,), REAL_SPLITS[family], EVAL_SEED, settings.budget, source=config.data
-            )
-            sets.append(EvalSet(family, [stream.dialogue_at(i) for i in range(settings.real_dialogues)]))
+        for family in settings.real_families:
+            if (config.data / family).is_dir():
+                split = splits_of(get_family(family), "evaluation")[0]
+                stream = DialogueStream((family,), split, EVAL_SEED, settings.budget, source=config.data)
+                found = [stream.dialogue_at(i) for i in range(settings.real_dialogues)]
+                sets.append(EvalSet(family, found))
     return sets
-
-
-def real_families(data: Path) -> list[str]:
-    """Return the real families whose folder lies below `data`."""
-    return [family for family in REAL_SPLITS if (data / family).is_dir()]

@@ -267,7 +267,9 @@ class EvalSettings(Part):
     words_dialogues: int = Field(default=0, ge=0)
     """The same with the wordings of training: only the words are unseen."""
     real_dialogues: int = Field(default=24, ge=0)
-    """Dialogues from each real family found below `data`."""
+    """Dialogues from each of `real_families` found below `data`."""
+    real_families: Names = ("gsm8k", "bfcl")
+    """Families of benchmarks that become held-out sets of their own, where `data` holds their folder."""
     long_dialogues: int = Field(default=0, ge=0)
     """Held-out dialogues about twice as long as those in training."""
     slipped: int = Field(default=0, ge=0)
@@ -278,6 +280,17 @@ class EvalSettings(Part):
     """Sampling temperature; 0 is greedy."""
     in_flight: int | None = Field(default=None, ge=1)
     """Dialogues played at once; null: a whole set. More than the KV cache holds are computed again each turn."""
+
+    @field_validator("real_families")
+    @classmethod
+    def _read_from_files(cls, families: tuple[str, ...]) -> tuple[str, ...]:
+        from envs.families import is_procedural, registry
+
+        real = {name for name, family in registry().items() if not is_procedural(family)}
+        for family in families:
+            if family not in real:
+                raise unknown_name("family that is read from files:", family, real)
+        return families
 
 
 class CheckpointSettings(Part):
