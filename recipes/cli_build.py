@@ -97,6 +97,12 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Where the report goes; default: audit.json beside the data.")
     ] = None,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            help="A chat model reads the dialogues, not the rules: openai:http://HOST:PORT/v1#MODEL."
+        ),
+    ] = None,
     cache: Cache = None,
     allow_unsandboxed: Unsandboxed = False,
     coverage_judge: CoverageJudge = None,
@@ -109,7 +115,7 @@ def audit(
     from recipes.audit import AuditSettings, run_audit
 
     grading = Grading(allow_unsandboxed=allow_unsandboxed, judge=coverage_judge, cache=cache)
-    raise typer.Exit(run_audit(path, data, AuditSettings(sample, limit, jobs, cache, grading), out))
+    raise typer.Exit(run_audit(path, data, AuditSettings(sample, limit, jobs, cache, grading, reader), out))
 
 
 def names_of(text: str | None) -> tuple[str, ...] | None:

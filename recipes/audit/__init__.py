@@ -11,12 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from envs.endpoint import Endpoint
 from envs.errors import ConfigError
 from envs.grading import Grading
 from recipes.audit.fidelity import Fidelity, Judge
 from recipes.audit.findings import Check, Finding
 from recipes.audit.grading_checks import Flips, Gold, Obeyer, OracleAnswer, OracleState
 from recipes.audit.material import Material
+from recipes.audit.model_reader import ModelReader
 from recipes.audit.set_checks import Files, HeldOutKept, Ids, Realised, Rebuild, Twins
 from recipes.audit.wording_checks import NeutralRequest, NoLeak, NoRestating, Recoverable
 from recipes.progress import Bar
@@ -38,6 +40,8 @@ class AuditSettings:
     """Folder of the replies that worded the set, for the rebuild; None: the default one."""
     grading: Grading = field(default_factory=Grading)
     """How answers are graded; the verdict is the set's own."""
+    reader: str | None = None
+    """Chat model that reads the dialogues in place of the rules, as openai:http://HOST:PORT/v1#MODEL."""
 
 
 def checks(
@@ -48,6 +52,9 @@ def checks(
     templates: bool = True,
 ) -> list[Check]:
     """Return all checks, in the order of the report. `templates`: whether the messages are the templates' own."""
+    reader = None
+    if settings.reader is not None:
+        reader = ModelReader(Endpoint.parse(settings.reader, cache=settings.cache))
     return [
         Files(),
         Ids(),
@@ -59,7 +66,7 @@ def checks(
         NoLeak(),
         NeutralRequest(),
         Twins(),
-        Recoverable(templates),
+        Recoverable(templates, reader),
         Fidelity(settings.sample, judge),
         Realised(),
         HeldOutKept(),

@@ -7,6 +7,7 @@ from envs.fidelity_rates import wilson
 from envs.intent import Goal
 from recipes.audit.findings import Check, Finding
 from recipes.audit.material import Case
+from recipes.audit.model_reader import ModelReader
 from recipes.audit.reader import read
 from recipes.audit.template_match import fixed
 from recipes.audit.wordcheck import masked, names, names_value, parts, states, words
@@ -102,14 +103,26 @@ class Recoverable(Check):
     name = "recoverable"
     says = f"a rule reader gets G* back from the utterances alone in at least {MIN_RECOVERED:.0%} of the dialogues"
 
-    def __init__(self, templates: bool = True) -> None:
+    def __init__(self, templates: bool = True, reader: ModelReader | None = None) -> None:
         super().__init__()
         self.templates = templates
-        self.nothing = "the rule reader knows the templates; this set is worded by a model or with noise"
+        self.reader = reader
+        self.nothing = (
+            "the rule reader knows the templates, and this set is worded by a model or with noise; give a model "
+            "that reads it with --reader"
+        )
+        if reader is not None:
+            self.says = (
+                f"a model ({reader.name}) gets G* back from the utterances alone in at least {MIN_RECOVERED:.0%} of "
+                "the dialogues"
+            )
         self._by: dict[str, list[int]] = {}
         self._turns = [0, 0]
 
     def see(self, case: Case) -> None:
+        if self.reader is not None:
+            self._ask(self.reader, case)
+            return
         if not self.templates:
             return
         dialogue, goals = case.dialogue, stated_goals(case)
@@ -128,6 +141,15 @@ class Recoverable(Check):
             what = [f"lost {goal.text!r}" for goal in missed] + ([f"{extra} too many"] if extra > 0 else [])
             self.fail(dialogue.id, "; ".join(what + [f"cannot read {said!r}" for said in reading.unread]))
 
+    def _ask(self, reader: ModelReader, case: Case) -> None:
+        problem = reader.missed(case.dialogue, case.task.opening if case.task else "")
+        self.look()
+        tally = self._by.setdefault(f"{case.dialogue.family} {case.stratum}", [0, 0])
+        tally[0] += problem is None
+        tally[1] += 1
+        if problem is not None:
+            self.fail(case.dialogue.id, problem)
+
     def bad(self) -> bool:
         return self.checked - self.failed < MIN_RECOVERED * self.checked
 
@@ -139,7 +161,8 @@ class Recoverable(Check):
             "rate": round(good / self.checked, 4),
             "ci95": [round(bound, 4) for bound in wilson(good, self.checked)],
             "paper": MIN_RECOVERED,
-            "kind_of_edit_read": round(self._turns[0] / max(1, self._turns[1]), 4),
+            "reader": "rules" if self.reader is None else self.reader.name,
+            "kind_of_edit_read": round(self._turns[0] / self._turns[1], 4) if self._turns[1] else None,
             "by_stratum": {key: f"{good}/{n}" for key, (good, n) in self._by.items()},
         }
         return super().finish()

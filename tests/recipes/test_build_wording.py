@@ -58,6 +58,45 @@ def test_a_model_words_a_set_and_the_cache_rebuilds_it(tmp_path: Path) -> None:
     assert {f.name: f.status for f in alone}["rebuild"] == "fail"
 
 
+def test_a_model_reads_what_a_model_worded(tmp_path: Path) -> None:
+    with serve(script=answering) as stub:
+        wording = WordingSettings(f"openai:{stub.url}#stub-1", cache=tmp_path / "cache")
+        built = build_set(small(wording), None, tmp_path / "a", quiet=True)
+    kept = [
+        d
+        for path in sorted(built.glob("calls/*.parquet"))
+        if path.stem != "tasks"
+        for d in read_dialogues(path)
+    ]
+    by_messages = {tuple(turn.utterance for turn in d.turns): d for d in kept}
+
+    def reading(number: int, body: dict[str, Any]) -> Any:
+        text = body["messages"][1]["content"]
+        dialogue = next(
+            d for said, d in by_messages.items() if all(f"{n}. {u}" in text for n, u in enumerate(said, 1))
+        )
+        wants = [{"about": g.slot, "want": g.text} for g in dialogue.final.goals]
+        if dialogue.condition == "drift" and dialogue.task_id == kept[0].task_id:
+            wants.pop()  # one dialogue is misread
+        return say(json.dumps({"wants": wants}))
+
+    with serve(script=reading) as stub:
+        settings = AuditSettings(
+            sample=5, rebuild_jobs=0, cache=tmp_path / "reads", reader=f"openai:{stub.url}#judge-1"
+        )
+        findings = audit(Material.open(built), settings, quiet=True)
+    found = next(finding for finding in findings if finding.name == "recoverable")
+    assert (found.checked, found.failed) == (len(kept), 1) and "judge-1" in found.says
+    assert found.info["reader"] == "judge-1" and found.info["rate"] == round(1 - 1 / len(kept), 4)
+    with serve(say("no JSON")) as stub:
+        settings = AuditSettings(
+            sample=5, rebuild_jobs=0, cache=tmp_path / "none", reader=f"openai:{stub.url}#judge-1"
+        )
+        findings = audit(Material.open(built), settings, quiet=True)
+    found = next(finding for finding in findings if finding.name == "recoverable")
+    assert found.status == "fail" and found.failed == len(kept) and "could be read" in found.examples[0]
+
+
 def test_a_server_that_is_down_ends_the_build_and_keeps_the_replies(tmp_path: Path) -> None:
     def dying(number: int, body: dict[str, Any]) -> Any:
         return answering(number, body) if number <= 15 else fail(400)
