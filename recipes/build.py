@@ -13,7 +13,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from envs.dialogue import CONDITIONS
 from envs.drift import BUDGETS
-from envs.errors import ConfigError, MissingFiles, unknown_name
+from envs.errors import ConfigError, EndpointError, MissingFiles, unknown_name
 from envs.families import registry
 from envs.grading import Grading
 from envs.parquet import ROWS_PER_GROUP, open_writer
@@ -44,7 +44,7 @@ WORDING = "wording.json"
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """What decides the bytes of a set. Names that are None were not given and are the set's own."""
+    """What decides the bytes of a set. What is None was not given and is the set's own."""
 
     set: str
     seed: int = 0
@@ -53,8 +53,18 @@ class BuildSettings:
     conditions: tuple[str, ...] | None = None
     limit: int | None = None
     """At most so many tasks a family."""
-    wording: WordingSettings = field(default_factory=WordingSettings)
-    grading: Grading = field(default_factory=Grading)
+    wording: WordingSettings | None = None
+    grading: Grading | None = None
+
+    @property
+    def words(self) -> WordingSettings:
+        """How the messages are worded."""
+        return self.wording or WordingSettings(**get_set(self.set).wording)
+
+    @property
+    def grades(self) -> Grading:
+        """How answers are graded."""
+        return self.grading or Grading(get_set(self.set).grader)
 
     def checked(self) -> BuildSettings:
         """Return the settings with budgets by name. Raises `UnknownName`, `ConfigError`."""
@@ -105,19 +115,19 @@ def build_set(
 
     `data` is the folder of benchmark files. Families whose files are missing are left out, and the card says
     so, unless they were asked for by name. Raises `UnknownName`, `ConfigError` (also where `out` holds
-    something else), `MissingFiles`, `DataError`.
+    something else), `MissingFiles`, `DataError`, `EndpointError` (replies so far stay in the cache).
     """
     settings = settings.checked()
     if jobs < 1:
         raise ConfigError(f"a build needs at least one job, got {jobs}")
     _refuse_foreign(out)
-    settings.grading.apply()
+    settings.grades.apply()
     recipe = get_set(settings.set)
     families, skipped = _families(settings, recipe, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
-        with Workers(jobs, settings.grading) as workers:
+        with Workers(jobs, settings.grades) as workers:
             held_out = held_out_of(recipe, data)
 
             def grade_golds(
@@ -132,10 +142,21 @@ def build_set(
             _write(aside, settings, recipe, selections, skipped, data, workers, quiet)
         aside.chmod(0o755)
         _put(aside, out)
+    except EndpointError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        kept = settings.words.cache if settings.words.endpoint is not None else settings.grades.cache
+        raise EndpointError(f"{error}. Nothing was written to {out}. {_resumable(kept)}") from error
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return out
+
+
+def _resumable(cache: Path | None) -> str:
+    """Say what is left of a build whose endpoint failed."""
+    if cache is None:
+        return "No reply was kept: no cache is named"
+    return f"The replies so far are kept in {cache}; the same command goes on from there"
 
 
 def _families(
@@ -203,7 +224,7 @@ def _write(
             write_tasks(folder / name / "tasks.parquet", selection.family, batches, data)
             files.append({"path": f"{name}/tasks.parquet", "family": name, "rows": len(selection.tasks)})
             sink = _Sink(folder / name, strata)
-            tables = workers.build_tables(name, batches, strata, settings.seed, settings.wording)
+            tables = workers.build_tables(name, batches, strata, settings.seed, settings.words)
             for batch, (found, worded) in zip(batches, tables, strict=True):
                 sink.take(found)
                 report.add(worded)
@@ -219,7 +240,7 @@ def _write(
     lines = (json.dumps(line, ensure_ascii=False) for line in _left_out(selections))
     (folder / "quarantine.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     written = ["README.md", "ids.txt", "quarantine.jsonl"]
-    if settings.wording.endpoint is not None:
+    if settings.words.endpoint is not None:
         counted = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
         (folder / WORDING).write_text(counted + "\n", encoding="utf-8")
         written.append(WORDING)
@@ -291,10 +312,10 @@ def _manifest(
     }
     listed = {key: getattr(settings, key) for key in ("seed", "families", "budgets", "conditions", "limit")}
     listed = {key: list(value) if isinstance(value, tuple) else value for key, value in listed.items()}
-    if not settings.wording.plain:
-        listed["wording"] = settings.wording.recorded()
-    if settings.grading.verdict != Grading().verdict:
-        listed["grader"] = settings.grading.verdict
+    if not settings.words.plain:
+        listed["wording"] = settings.words.recorded()
+    if settings.grades.verdict != Grading().verdict:
+        listed["grader"] = settings.grades.verdict
     return {
         "schema": "fluxforge.dataset",
         "schema_version": "1",

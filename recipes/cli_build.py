@@ -43,24 +43,29 @@ def build(
     wording: Annotated[
         str | None,
         typer.Option(
-            help="A chat model words the messages: openai:http://HOST:PORT/v1#MODEL; default: templates."
+            help="templates, or a chat model: openai:http://HOST:PORT/v1#MODEL; default: the set's, templates."
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of the wording model.")] = 0.8,
-    wording_seed: Annotated[int, typer.Option(help="Of the wording model's requests.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="Of the wording model; default: 0.8.")] = None,
+    wording_seed: Annotated[
+        int | None, typer.Option(help="Of the wording model's requests; default: 0.")
+    ] = None,
     judge: Annotated[
-        bool, typer.Option("--judge", help="The wording model also judges its messages.")
-    ] = False,
+        bool | None, typer.Option("--judge/--no-judge", help="Whether the wording model judges its messages.")
+    ] = None,
     persona: Annotated[
         str | None, typer.Option(help="How the user writes; docs/wording.md lists them.")
     ] = None,
     typos: Annotated[float | None, typer.Option(help="Chance of a typo a word.")] = None,
-    merge: Annotated[float, typer.Option(help="Chance that a turn joins the one before it.")] = 0.0,
-    merge_cap: Annotated[int, typer.Option(help="Most edits of a message.")] = 3,
+    merge: Annotated[
+        float | None, typer.Option(help="Chance that a turn joins the one before it; default: 0.")
+    ] = None,
+    merge_cap: Annotated[int | None, typer.Option(help="Most edits of a message; default: 3.")] = None,
     cache: Cache = None,
     grader: Annotated[
-        str, typer.Option(help="strict, or official: as the benchmark's own grader.")
-    ] = "strict",
+        str | None,
+        typer.Option(help="strict, or official: as the benchmark's own grader; default: the set's, strict."),
+    ] = None,
     allow_unsandboxed: Unsandboxed = False,
     coverage_judge: CoverageJudge = None,
 ) -> None:
@@ -70,11 +75,21 @@ def build(
     """
     from envs.grading import Grading
     from recipes.build import BuildSettings, build_set
+    from recipes.sets import get_set
     from recipes.wording_settings import CACHE, WordingSettings
 
-    worded = WordingSettings(
-        wording, temperature, wording_seed, judge, persona, typos, merge, merge_cap, cache or CACHE
-    )
+    recipe = get_set(set_name)
+    given = {
+        "endpoint": wording,
+        "temperature": temperature,
+        "seed": wording_seed,
+        "judge": judge,
+        "persona": persona,
+        "typos": typos,
+        "merge": merge,
+        "merge_cap": merge_cap,
+    }
+    worded = WordingSettings.chosen(recipe.wording, given, cache)
     settings = BuildSettings(
         set_name,
         seed,
@@ -83,7 +98,7 @@ def build(
         names_of(conditions),
         limit,
         worded,
-        Grading(grader, allow_unsandboxed, coverage_judge, cache or CACHE),
+        Grading(grader or recipe.grader, allow_unsandboxed, coverage_judge, cache or CACHE),
     )
     typer.echo(build_set(settings, data, out or RUNS / "data" / set_name, jobs))
 

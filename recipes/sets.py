@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -14,7 +14,9 @@ from envs.dialogue import CONDITIONS
 from envs.drift import BUDGETS
 from envs.errors import ConfigError, unknown_name
 from envs.families import is_procedural
+from envs.grading import Grading
 from envs.task import Family
+from recipes.wording_settings import WordingSettings
 
 
 class _Part(BaseModel):
@@ -39,6 +41,10 @@ class SetRecipe(_Part):
     """Evaluation sets whose source tasks, and near copies of them, are left out."""
     similarity: float = Field(default=0.3, gt=0, le=1)
     """Jaccard similarity of 8-grams from which two tasks are near copies (recipes/neardup.py)."""
+    wording: Mapping[str, Any] = Field(default_factory=dict)
+    """Who words the messages: keys of `WordingSettings` but its cache. What a call gives goes first, key by key."""
+    grader: str = "strict"
+    """The verdict, strict or official, unless a call names one."""
 
     @field_validator("budgets")
     @classmethod
@@ -49,6 +55,27 @@ class SetRecipe(_Part):
     @classmethod
     def _known_conditions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         return _known("condition", names, CONDITIONS)
+
+    @field_validator("wording")
+    @classmethod
+    def _possible_wording(cls, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = WordingSettings().recorded()
+        for key in keys:
+            if key not in known:
+                raise ValueError(str(unknown_name("key of a wording", key, known)))
+        try:
+            WordingSettings(**keys)
+        except (ConfigError, TypeError) as error:
+            raise ValueError(str(error)) from None
+        return keys
+
+    @field_validator("grader")
+    @classmethod
+    def _known_grader(cls, name: str) -> str:
+        try:
+            return Grading(name).verdict
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
 
 class Source(_Part):
@@ -71,9 +98,11 @@ def all_sets() -> Sets:
 
 
 def read_sets(text: str) -> Sets:
-    """Return the sets of a YAML text. Raises `ConfigError` for an unknown key, name or value."""
+    """Return the sets of a YAML text. Raises `ConfigError` for broken YAML and an unknown key, name or value."""
     try:
         sets = Sets.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"sets.yaml is no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         # An unknown key before a missing one: the first is most often the second, misspelt.
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")

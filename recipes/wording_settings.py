@@ -75,6 +75,19 @@ class WordingSettings:
     def from_recorded(cls, recorded: Mapping[str, Any], cache: Path | None = None) -> WordingSettings:
         return cls(**recorded, cache=cache or CACHE)
 
+    @classmethod
+    def chosen(
+        cls, own: Mapping[str, Any], given: Mapping[str, Any], cache: Path | None = None
+    ) -> WordingSettings:
+        """Return a set's `own` keys with what a call has `given`; None was not given.
+
+        The endpoint "templates" stands for no model.
+        """
+        keys = {**own, **{key: value for key, value in given.items() if value is not None}}
+        if keys.get("endpoint") == "templates":
+            keys["endpoint"] = None
+        return cls(**keys, cache=cache or CACHE)
+
     def simulator(self, report: WordingReport) -> Simulator | None:
         """Return the simulator, None for the plain templates; a model's messages are counted in `report`."""
         if self.plain:

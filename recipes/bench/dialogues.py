@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,62 @@ def measure(
     }
 
 
+def by_the_clock(
+    family: str,
+    jobs: int,
+    split: str = "train",
+    budget: int | str = "easy",
+    seconds: float = 5.0,
+    source: Path | None = None,
+) -> dict[str, Any]:
+    """Build drift dialogues in `jobs` processes at once, each its own tasks, and return the rate by the clock.
+
+    Each process builds for `seconds` once all of them are warm, and the slowest one's clock counts, so what they take
+    from each other shows.
+    """
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(jobs)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(barrier,)) as pool:
+        work = [
+            pool.submit(_build_for, family, split, budget, seconds, source, at, jobs) for at in range(jobs)
+        ]
+        counted = [one.result() for one in work]
+    rate = sum(count for count, _ in counted) / max(took for _, took in counted)
+    return {
+        "row": f"dialogues/s by the clock, {jobs} processes, {family}, budget {budget}",
+        "ours": round(rate, 1),
+        "other": None,
+        "ratio": None,
+        "goal": None,
+        "dialogues": sum(count for count, _ in counted),
+    }
+
+
+_barrier: Any = None
+
+
+def _share(barrier: Any) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _build_for(
+    family: str, split: str, budget: int | str, seconds: float, source: Path | None, first: int, step: int
+) -> tuple[int, float]:
+    """Build every `step`-th dialogue from number `first` on; return how many, and the seconds they took."""
+    found = get_family(family)
+    pool = TaskPool(found, split, source)
+    for index in range(50):
+        build(found, pool.at(index)[0], "drift", budget, 0)
+    _barrier.wait(timeout=600)
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        task, past = pool.at(50 + first + count * step)
+        build(found, task, "drift", budget, past)
+        count += 1
+    return count, time.perf_counter() - started
+
+
 def rows() -> list[dict[str, Any]]:
     """Return one entry a procedural family, for `make bench`."""
     return [measure(name) for name in FAMILIES]
@@ -69,15 +127,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, default=None, help="folder of benchmark files, for real families"
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        help="processes at once, measured by the clock; default: one thread by CPU time",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     budget = int(args.budget) if args.budget.isdigit() else args.budget
-    rows = [measure(name, args.split, budget, args.seconds, args.data) for name in args.families.split(",")]
+    names = args.families.split(",")
+    if args.jobs is None:
+        rows = [measure(name, args.split, budget, args.seconds, args.data) for name in names]
+    else:
+        rows = [by_the_clock(name, args.jobs, args.split, budget, args.seconds, args.data) for name in names]
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
     for row in rows:
-        print(f"{row['row']:<42} {row['ours']:>9.1f}   goal {row['goal']}   {row['turns']} turns each")
+        print(f"{row['row']:<56} {row['ours']:>9.1f}   goal {row['goal']}")
     return 0
 
 
